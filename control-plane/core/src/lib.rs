@@ -1,1 +1,24 @@
-//! Placeholder.
+//! The rules of Tidegate as pure state machines and pure functions: no async, no I/O, no clock, no
+//! randomness. Time and random numbers are arguments, so every rule is a table in a test.
+//!
+//! | room | what it holds |
+//! |---|---|
+//! | [`ids`], [`time`], [`version`] | names, moments, the one version there is |
+//! | [`settings`], [`config`] | the configuration document, its validation and its indexed form |
+//! | [`outcome`], [`classify`] | what was seen, and what it means |
+//! | [`breaker`], [`cooldown`], [`lockout`] | one state machine each |
+//! | [`state`] | the two hot values, events, apply, restore |
+//! | [`routing`] | resolve, gates, exclusions, the attempt driver, final answers |
+
+pub mod breaker;
+pub mod classify;
+pub mod config;
+pub mod cooldown;
+pub mod ids;
+pub mod lockout;
+pub mod outcome;
+pub mod routing;
+pub mod settings;
+pub mod state;
+pub mod time;
+pub mod version;

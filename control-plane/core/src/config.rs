@@ -1,0 +1,274 @@
+//! The configuration document as people write it, and its indexed form for decisions.
+//!
+//! One versioned [`Document`] holds providers, connections, combos, keys and settings. It is replaced whole
+//! and only by one that validates ([`Config::build`]). Credentials are not in it: a connection names where
+//! its credential comes from, and the secret itself travels and is stored apart.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{ComboName, ConnectionId, KeyId, ModelId, ProviderId};
+use crate::settings::{ProviderClass, ProviderPolicy, Settings};
+
+/// Most entries of each list of the document.
+pub const MAX_ENTRIES: usize = 100_000;
+
+/// The configuration as written in YAML or sent to the control plane.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Document {
+    /// Upstream families.
+    pub providers: Vec<Provider>,
+    /// Credentials at providers.
+    pub connections: Vec<Connection>,
+    /// Named ordered lists of steps.
+    pub combos: Vec<Combo>,
+    /// Clients' API keys.
+    pub keys: Vec<ApiKey>,
+    /// Resilience settings.
+    pub settings: Settings,
+}
+
+/// The wire protocol a provider speaks (decision 48).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    /// `/chat/completions`, `/responses`, `/embeddings`; credential as a bearer token.
+    Openai,
+    /// `/messages`; credential in `x-api-key`.
+    Anthropic,
+}
+
+/// An upstream family.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Provider {
+    /// Unique id.
+    pub id: ProviderId,
+    /// What it speaks.
+    pub protocol: Protocol,
+    /// URL up to and including the version, for example `https://api.openai.com/v1`; paths such as
+    /// `/chat/completions` are appended.
+    pub base_url: String,
+    /// Which defaults it has; unset = `local` for a loopback or private address, else `apikey`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<ProviderClass>,
+    /// Models it serves; empty = any. Listed by `/v1/models`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub models: Vec<ModelId>,
+    /// It keeps a quota per model, so some failures lock models instead of cooling connections.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub per_model_quota: bool,
+    /// How an account is chosen for an unpinned target (decision 25).
+    #[serde(default)]
+    pub account_strategy: AccountStrategy,
+}
+
+/// How an account is chosen among a provider's connections (decision 25).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AccountStrategy {
+    /// Lowest priority number first, then in the order written.
+    #[default]
+    FillFirst,
+}
+
+/// One credential at a provider.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Connection {
+    /// Unique id over all providers.
+    pub id: ConnectionId,
+    /// The provider it is at.
+    pub provider: ProviderId,
+    /// Lower is chosen first.
+    #[serde(default = "default_priority")]
+    pub priority: u32,
+    /// Switched off connections are never chosen.
+    #[serde(default = "yes", skip_serializing_if = "is_true")]
+    pub enabled: bool,
+    /// Where the credential is read from when the document is applied; unset = keep the stored one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credential: Option<SecretSource>,
+    /// Recoverable failures do not cool this connection (`failure-state.md` §3.10).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub disable_cooling: bool,
+    /// Models this connection may serve; empty = all of the provider.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub models: Vec<ModelId>,
+}
+
+/// Where a secret is read from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum SecretSource {
+    /// An environment variable.
+    Env(String),
+    /// A file; surrounding white space is cut off.
+    File(String),
+}
+
+/// A named ordered list of steps and how it is walked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Combo {
+    /// Unique name; a model of this name is shadowed.
+    pub name: ComboName,
+    /// Order of the targets.
+    #[serde(default)]
+    pub strategy: Strategy,
+    /// The steps.
+    pub steps: Vec<Step>,
+    /// Overrides of the combo defaults.
+    #[serde(default, skip_serializing_if = "ComboConfig::is_empty")]
+    pub config: ComboConfig,
+}
+
+/// In which order targets are tried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Strategy {
+    /// As written.
+    #[default]
+    Priority,
+}
+
+/// One step of a combo: `provider/model` alone, or with members.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Step {
+    /// `provider/model`.
+    Model(String),
+    /// With members.
+    Detailed(DetailedStep),
+}
+
+/// A step with members.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DetailedStep {
+    /// `provider/model`.
+    pub model: String,
+    /// Pins the step to one connection.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connection: Option<ConnectionId>,
+}
+
+/// Members of `combo.config` (`routing.md` §1.5).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct ComboConfig {
+    /// Same-target retries, 0..=10; default 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_retries: Option<u32>,
+    /// Wait before a same-target retry, 0..=60 000; default 2 000.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_delay_ms: Option<u64>,
+    /// Cap on all attempts of a request, 1..=200; default 30.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_global_attempts: Option<u32>,
+    /// Explicit `true`: never retry on the same target while another exists (`routing.md` §5.2).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failover_before_retry: Option<bool>,
+}
+
+impl ComboConfig {
+    /// Nothing is overridden.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// A client's API key. Only its SHA-256 is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ApiKey {
+    /// Unique id, for logs and people.
+    pub id: KeyId,
+    /// Where the key is read from when the document is applied; exactly one of `secret` and `sha256`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<SecretSource>,
+    /// Lower-case hex SHA-256 of the whole key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
+    /// Connections the key may use; empty = all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allowed_connections: Vec<ConnectionId>,
+    /// Combo names and `provider/model` strings the key may ask for; empty = all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allowed_models: Vec<String>,
+}
+
+/// One thing wrong with a document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Where, as a path such as `combos[2].steps[0].model`.
+    pub field: String,
+    /// What is wrong and what is expected.
+    pub message: String,
+}
+
+/// A validated document, indexed for decisions. Immutable.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Version of the document in the durable store.
+    pub version: u64,
+    /// The document as applied.
+    pub document: Arc<Document>,
+    /// Providers with their policies and connections.
+    pub providers: BTreeMap<ProviderId, ProviderEntry>,
+    /// Combos by name, steps resolved.
+    pub combos: BTreeMap<ComboName, ComboEntry>,
+    /// Keys by lower-case hex SHA-256.
+    pub keys: BTreeMap<String, Arc<ApiKey>>,
+}
+
+/// A provider as decisions need it.
+#[derive(Clone, Debug)]
+pub struct ProviderEntry {
+    /// As written.
+    pub provider: Provider,
+    /// Its state machines' numbers.
+    pub policy: ProviderPolicy,
+    /// Its connections by ascending priority number, then as written.
+    pub connections: Vec<Arc<Connection>>,
+}
+
+/// A combo as decisions need it.
+#[derive(Clone, Debug)]
+pub struct ComboEntry {
+    /// As written.
+    pub combo: Combo,
+    /// Its steps as targets.
+    pub targets: Vec<ComboTarget>,
+}
+
+/// A step after resolution (`routing.md` §1.3).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ComboTarget {
+    /// Where.
+    pub provider: ProviderId,
+    /// What.
+    pub model: ModelId,
+    /// Pinned to this connection.
+    pub connection: Option<ConnectionId>,
+}
+
+fn default_priority() -> u32 {
+    100
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "the signature serde asks for"
+)]
+fn is_true(value: &bool) -> bool {
+    *value
+}

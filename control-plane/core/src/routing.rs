@@ -1,0 +1,194 @@
+//! Where an attempt may go: one pure function of (configuration, view, facts, what happened so far, now,
+//! random number). Grants are taken after it, by whoever called it.
+//!
+//! | room | what it holds |
+//! |---|---|
+//! | `resolve` | from the model name of a request to targets |
+//! | `gates` | the ordered list of reasons to skip a target |
+//! | `exhaustion` | what earlier attempts of the same request rule out |
+//! | `decide` | the driver: accounts, targets, retries, waits |
+//! | `terminal` | the final answer when nothing is left |
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::classify::{Classification, Reason};
+use crate::config::{ApiKey, Protocol};
+use crate::ids::{ConnectionId, ModelId, ProviderId, Shard};
+use crate::outcome::Attempt;
+use crate::state::{ConnectionState, ProviderState};
+use crate::time::Timestamp;
+use crate::version::Version;
+
+/// Hot state as decisions read it. Absent means: nothing ever happened there.
+pub trait View {
+    /// The provider's value.
+    fn provider(&self, provider: &ProviderId) -> Option<Arc<ProviderState>>;
+    /// A connection's value.
+    fn connection(
+        &self,
+        provider: &ProviderId,
+        connection: &ConnectionId,
+    ) -> Option<Arc<ConnectionState>>;
+    /// Up to which version the view of a shard is complete.
+    fn version(&self, shard: Shard) -> Version;
+}
+
+/// What routing needs to know of a request.
+#[derive(Clone, Debug)]
+pub struct RequestFacts {
+    /// The client's key; absent where keys are not required.
+    pub key: Option<Arc<ApiKey>>,
+    /// The model or combo the client named.
+    pub model: String,
+    /// The protocol the client speaks.
+    pub protocol: Protocol,
+    /// The operator's `X-OmniRoute-Connection`: only this connection.
+    pub forced_connection: Option<ConnectionId>,
+}
+
+/// An earlier attempt of the same request, as classified when it failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PriorAttempt {
+    /// The attempt.
+    pub attempt: Attempt,
+    /// What its failure meant.
+    pub classification: Classification,
+    /// When it failed, in the store's time.
+    pub failed_at: Timestamp,
+    /// Which pass over the targets it belonged to, from 0; each cooldown wait begins a new pass.
+    pub pass: u32,
+    /// Position of its target in the resolved list.
+    pub target: u32,
+}
+
+/// Everything about a request that happened before this decision. The control plane keeps nothing of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttemptsSoFar {
+    /// Failed attempts in order.
+    pub attempts: Vec<PriorAttempt>,
+    /// Cooldown waits taken.
+    pub waits: u32,
+    /// Time spent in them, in ms.
+    pub waited_ms: u64,
+}
+
+/// What to do next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Send an attempt.
+    Dispatch(Dispatch),
+    /// Wait, then ask again.
+    Wait(Wait),
+    /// Answer the client.
+    Reject(Box<Rejection>),
+}
+
+/// Where an attempt goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dispatch {
+    /// Provider.
+    pub provider: ProviderId,
+    /// Connection.
+    pub connection: ConnectionId,
+    /// The upstream's model id.
+    pub model: ModelId,
+    /// The breaker is half-open: the attempt may be sent only with the probe.
+    pub needs_probe: bool,
+    /// The connection is not clean, so the attempt's verdict is reported at readiness at once.
+    pub report_at_readiness: bool,
+    /// Version of the provider's shard this rests on.
+    pub decided_on: Version,
+    /// The breaker's epoch.
+    pub epoch: Version,
+    /// Pass over the targets, for [`PriorAttempt::pass`].
+    pub pass: u32,
+    /// Position of the target, for [`PriorAttempt::target`].
+    pub target: u32,
+    /// Excluded before this one was chosen, in order.
+    pub excluded: Vec<Exclusion>,
+}
+
+/// A wait before the next decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// How long, in ms.
+    pub wait_ms: u64,
+    /// Why.
+    pub kind: WaitKind,
+}
+
+/// Why a request waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WaitKind {
+    /// Every target cools down; the wait counts in [`AttemptsSoFar::waits`].
+    Cooldown,
+    /// Before a retry on the same target.
+    RetryDelay,
+}
+
+/// One target or account that may not be used now (`routing.md` §3).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exclusion {
+    /// Provider.
+    pub provider: ProviderId,
+    /// Connection, when the exclusion is one connection's.
+    pub connection: Option<ConnectionId>,
+    /// Model.
+    pub model: ModelId,
+    /// Which gate.
+    pub reason: ExclusionReason,
+    /// When it ends by itself, if it does, in the store's time.
+    pub until: Option<Timestamp>,
+    /// Why the state that excludes was entered.
+    pub cause: Option<Reason>,
+}
+
+/// The gates in their order, with the word that stands for each on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ExclusionReason {
+    /// 0a: the key may not use it.
+    NotAllowed,
+    /// 0b: it speaks another protocol.
+    ProtocolMismatch,
+    /// 0c: terminal state.
+    Terminal(crate::classify::TerminalKind),
+    /// 0d: switched off, or without a credential.
+    Disabled,
+    /// 1: the provider's breaker does not admit.
+    CircuitOpen,
+    /// 3: the connection cools down.
+    ConnectionCooldown,
+    /// 4: ruled out by an earlier attempt of this request.
+    RequestExhaustion,
+    /// 5: the model is locked.
+    ModelLockout,
+    /// 8: the connection or provider does not serve the model, or there is no connection at all.
+    Unavailable,
+}
+
+/// The final answer when nothing (more) can be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    /// HTTP status.
+    pub status: u16,
+    /// Stable machine code.
+    pub code: String,
+    /// OpenAI error type.
+    pub error_type: String,
+    /// For people; without secrets.
+    pub message: String,
+    /// Retry-After in whole seconds.
+    pub retry_after_secs: Option<u64>,
+    /// Pass the last upstream error's body through unchanged (decision 50).
+    pub pass_through: bool,
+    /// Why nothing is left (`routing.md` §7).
+    pub terminal_reason: String,
+    /// How many targets were looked at.
+    pub pool_size: u32,
+    /// How many attempts were made.
+    pub attempted: u32,
+    /// Everything excluded.
+    pub excluded: Vec<Exclusion>,
+}

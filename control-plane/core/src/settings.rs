@@ -1,0 +1,234 @@
+//! The settings document: contract names, defaults and bounds (`sessions-and-streams.md` §3.3).
+//!
+//! Reading is strict: an unknown member is an error. Bounds are checked by [`Settings::violations`], so that
+//! a document out of bounds never replaces a good one.
+
+use serde::{Deserialize, Serialize};
+
+use crate::breaker::BreakerPolicy;
+use crate::cooldown::CooldownPolicy;
+use crate::lockout::LockoutPolicy;
+
+/// Which defaults a provider has (`failure-state.md` §0, provider class).
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum ProviderClass {
+    /// Subscription accounts behind OAuth.
+    Oauth,
+    /// API keys; also every provider that declares nothing.
+    #[default]
+    Apikey,
+    /// On this machine or network: declared, or its base URL is loopback or private (decision 7).
+    Local,
+}
+
+/// All resilience settings. Every member has a default; times are in ms.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Settings {
+    /// Provider breaker, per class.
+    pub provider_breaker: ProviderBreakerSettings,
+    /// Connection cooldown, per class.
+    pub connection_cooldown: ConnectionCooldownSettings,
+    /// Model lockout.
+    pub model_lockout: ModelLockoutSettings,
+    /// Waiting for a cooldown instead of failing, for requests that name no combo (`routing.md` §5.0).
+    pub wait_for_cooldown: WaitForCooldownSettings,
+    /// The same for combos (`routing.md` §12.1).
+    pub combo_cooldown_wait: ComboCooldownWaitSettings,
+    /// Limits of an upstream attempt.
+    pub streams: StreamSettings,
+}
+
+/// `providerBreaker`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct ProviderBreakerSettings {
+    /// For class `oauth`.
+    pub oauth: BreakerClassSettings,
+    /// For class `apikey`.
+    pub apikey: BreakerClassSettings,
+    /// For class `local`.
+    pub local: BreakerClassSettings,
+    /// 0..=60 000; 0 = off.
+    pub dedup_connection_ms: u64,
+    /// 0..=60 000; 0 = off.
+    pub dedup_provider_ms: u64,
+    /// 1 000..=600 000.
+    pub probe_ttl_ms: u64,
+}
+
+/// One class of `providerBreaker`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct BreakerClassSettings {
+    /// 1..=1000 and below `failureThreshold` (not checked for `local`); unset = the class's default.
+    pub degradation_threshold: Option<u32>,
+    /// 1..=1000; unset = the class's default.
+    pub failure_threshold: Option<u32>,
+    /// 1 000..=86 400 000; unset = the class's default.
+    pub reset_timeout_ms: Option<u64>,
+}
+
+/// `connectionCooldown`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct ConnectionCooldownSettings {
+    /// For class `oauth`.
+    pub oauth: CooldownClassSettings,
+    /// For class `apikey`.
+    pub apikey: CooldownClassSettings,
+    /// For class `local`.
+    pub local: CooldownClassSettings,
+}
+
+/// One class of `connectionCooldown`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct CooldownClassSettings {
+    /// 0..=86 400 000; unset = the class's default.
+    pub base_cooldown_ms: Option<u64>,
+    /// Unset = the class's default.
+    pub use_upstream_retry_hints: Option<bool>,
+    /// 0..=32; unset = the class's default.
+    pub max_backoff_steps: Option<u32>,
+}
+
+/// `modelLockout` (`failure-state.md` §4.1).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct ModelLockoutSettings {
+    /// Failures of combo targets lock models.
+    pub enabled: bool,
+    /// 100..=599 each; empty = the default list.
+    pub error_codes: Vec<u16>,
+    /// 5 000..=600 000.
+    pub base_cooldown_ms: u64,
+    /// 5 000..=3 600 000 and at least the base.
+    pub max_cooldown_ms: u64,
+    /// 0..=20.
+    pub max_backoff_steps: u32,
+    /// Locks grow with each failure.
+    pub use_exponential_backoff: bool,
+}
+
+/// `waitForCooldown`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct WaitForCooldownSettings {
+    /// Wait at all.
+    pub enabled: bool,
+    /// 0..=10; 0 switches waiting off.
+    pub max_retries: u32,
+    /// 0..=300, in seconds; 0 switches waiting off.
+    pub max_retry_wait_sec: u64,
+    /// Total wait of a request, at most 300 000.
+    pub budget_ms: u64,
+}
+
+/// `comboCooldownWait`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct ComboCooldownWaitSettings {
+    /// Wait at all.
+    pub enabled: bool,
+    /// 0..=300 000; 0 switches waiting off.
+    pub max_wait_ms: u64,
+    /// 0..=10; 0 switches waiting off.
+    pub max_attempts: u32,
+    /// Total wait of a request, 0..=300 000.
+    pub budget_ms: u64,
+}
+
+/// `streams`: limits of one upstream attempt (`sessions-and-streams.md` §4.6).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct StreamSettings {
+    /// Dialling, 1..=600 000.
+    pub connect_timeout_ms: u64,
+    /// From dispatch to response headers, 0..=3 600 000; 0 = off.
+    pub headers_timeout_ms: u64,
+    /// From response headers to the first ready event, 0..=3 600 000; 0 = off.
+    pub readiness_timeout_ms: u64,
+    /// Between two useful events, 0..=3 600 000; 0 = off.
+    pub idle_timeout_ms: u64,
+    /// From dispatch to the end of the body, 0..=3 600 000; 0 = off (decision 46).
+    pub attempt_deadline_ms: u64,
+}
+
+/// Everything the state machines of one provider need, resolved from settings and class.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProviderPolicy {
+    /// The provider's class.
+    pub class: ProviderClass,
+    /// The provider keeps a quota per model: 404, 429 and 5xx lock models (`failure-state.md` §3.4).
+    pub per_model_quota: bool,
+    /// Breaker numbers.
+    pub breaker: BreakerPolicy,
+    /// Cooldown numbers.
+    pub cooldown: CooldownPolicy,
+    /// Lockout numbers.
+    pub lockout: LockoutPolicy,
+}
+
+impl Default for ProviderBreakerSettings {
+    fn default() -> Self {
+        Self {
+            oauth: BreakerClassSettings::default(),
+            apikey: BreakerClassSettings::default(),
+            local: BreakerClassSettings::default(),
+            dedup_connection_ms: 5_000,
+            dedup_provider_ms: 10_000,
+            probe_ttl_ms: 60_000,
+        }
+    }
+}
+
+impl Default for ModelLockoutSettings {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            error_codes: vec![403, 404, 429, 502, 503, 504],
+            base_cooldown_ms: 120_000,
+            max_cooldown_ms: 1_800_000,
+            max_backoff_steps: 10,
+            use_exponential_backoff: true,
+        }
+    }
+}
+
+impl Default for WaitForCooldownSettings {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            max_retries: 5,
+            max_retry_wait_sec: 90,
+            budget_ms: 300_000,
+        }
+    }
+}
+
+impl Default for ComboCooldownWaitSettings {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            max_wait_ms: 90_000,
+            max_attempts: 5,
+            budget_ms: 300_000,
+        }
+    }
+}
+
+impl Default for StreamSettings {
+    fn default() -> Self {
+        Self {
+            connect_timeout_ms: 30_000,
+            headers_timeout_ms: 600_000,
+            readiness_timeout_ms: 30_000,
+            idle_timeout_ms: 300_000,
+            attempt_deadline_ms: 1_800_000,
+        }
+    }
+}

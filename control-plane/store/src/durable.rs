@@ -1,0 +1,196 @@
+//! The durable store: configuration, checkpoint of the hot state, history, usage, leadership.
+//!
+//! **Stance:** fail-closed for configuration and leases (a write that is not certainly committed is an
+//! error), fail-open for everything else (checkpoint, history and usage are retried or dropped and counted;
+//! traffic goes on). **Repair:** writers retry; every write here may be repeated without harm.
+
+use std::fmt::Debug;
+
+use async_trait::async_trait;
+use tidegate_core::config::Document;
+use tidegate_core::ids::{AttemptId, ConnectionId, KeyId, ModelId, ProviderId, Shard};
+use tidegate_core::state::Transition;
+use tidegate_core::time::Timestamp;
+
+use crate::hot::{Entry, ReportMark};
+
+/// Why a call to the durable store failed.
+#[derive(Debug, thiserror::Error)]
+pub enum DurableStoreError {
+    /// The document was changed by someone else: its version is not the expected one.
+    #[error("the configuration has version {current}, not {expected}")]
+    VersionConflict {
+        /// What the caller based its change on.
+        expected: u64,
+        /// What stands.
+        current: u64,
+    },
+    /// The store could not be reached or did not answer in time. Nothing is known to have happened.
+    #[error("the durable store cannot be reached: {0}")]
+    Unreachable(String),
+    /// A commit was sent and not answered: it may have happened.
+    #[error("the outcome of the write is unknown: {0}")]
+    Indeterminate(String),
+    /// What is stored cannot be read back.
+    #[error("the durable store holds what is not understood: {0}")]
+    Corrupt(String),
+    /// The schema is of a newer version, or not migrated.
+    #[error("the durable store's schema does not fit: {0}")]
+    Schema(String),
+    /// Any other refusal of the database.
+    #[error("the durable store refused: {0}")]
+    Refused(String),
+}
+
+impl DurableStoreError {
+    /// The write has certainly not happened, so it may be repeated without looking.
+    #[must_use]
+    pub fn is_certainly_not_applied(&self) -> bool {
+        match self {
+            Self::VersionConflict { .. } | Self::Schema(_) | Self::Refused(_) => true,
+            Self::Unreachable(_) | Self::Indeterminate(_) | Self::Corrupt(_) => false,
+        }
+    }
+}
+
+/// A connection's credential, sealed. Only the process that holds the sealing key can read it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SealedCredential {
+    /// Whose.
+    pub connection: ConnectionId,
+    /// Grows by one with each new credential of the connection, from 1.
+    pub version: u64,
+    /// Cipher text with its nonce.
+    pub sealed: Vec<u8>,
+    /// A keyed fingerprint of the secret, to see whether an apply changes it.
+    pub fingerprint: Vec<u8>,
+}
+
+impl Debug for SealedCredential {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("SealedCredential")
+            .field("connection", &self.connection)
+            .field("version", &self.version)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The configuration as stored.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoredDocument {
+    /// Grows by one with each change; 0 = nothing was ever applied.
+    pub version: u64,
+    /// The document.
+    pub document: Document,
+    /// Credentials of its connections.
+    pub credentials: Vec<SealedCredential>,
+}
+
+/// The configuration.
+#[async_trait]
+pub trait ConfigurationStore {
+    /// The newest document; the default one with version 0 when there is none.
+    async fn load_document(&self) -> Result<StoredDocument, DurableStoreError>;
+
+    /// Its version alone, cheap enough to ask every second.
+    async fn document_version(&self) -> Result<u64, DurableStoreError>;
+
+    /// Replaces document and credentials in one transaction if the stored version is `expected`, and
+    /// returns the new version. Credentials of connections that are no longer in the list are deleted.
+    /// `author` goes to the audit trail with `summary`, in the same transaction.
+    async fn save_document(
+        &self,
+        expected: u64,
+        document: &Document,
+        credentials: &[SealedCredential],
+        author: &str,
+        summary: &str,
+    ) -> Result<u64, DurableStoreError>;
+}
+
+/// The checkpoint of the hot state.
+#[async_trait]
+pub trait CheckpointStore {
+    /// Upserts entries, each only where its version is newer than the stored one, and raises marks.
+    /// Repeating it changes nothing.
+    async fn save_checkpoint(
+        &self,
+        shard: Shard,
+        entries: &[Entry],
+        marks: &[ReportMark],
+        now: Timestamp,
+    ) -> Result<(), DurableStoreError>;
+
+    /// All entries and marks of a shard that are not past their expiry at `now`.
+    async fn load_checkpoint(
+        &self,
+        shard: Shard,
+        now: Timestamp,
+    ) -> Result<(Vec<Entry>, Vec<ReportMark>), DurableStoreError>;
+
+    /// Deletes what is past its expiry; returns how many rows.
+    async fn delete_expired_checkpoint(&self, now: Timestamp) -> Result<u64, DurableStoreError>;
+}
+
+/// Tokens of one attempt, counted once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsageRecord {
+    /// Unique: a second record of the same attempt changes nothing.
+    pub attempt: AttemptId,
+    /// When the attempt ended, in the store's time.
+    pub at: Timestamp,
+    /// Provider.
+    pub provider: ProviderId,
+    /// Connection.
+    pub connection: ConnectionId,
+    /// Model.
+    pub model: ModelId,
+    /// Client's key, where one was used.
+    pub key: Option<KeyId>,
+    /// Prompt tokens, if known.
+    pub input_tokens: Option<u64>,
+    /// Completion tokens, if known.
+    pub output_tokens: Option<u64>,
+}
+
+/// History: append-only.
+#[async_trait]
+pub trait HistoryStore {
+    /// Appends transitions. A caller that is not sure repeats it; `id` (unique) makes that harmless.
+    async fn append_transitions(
+        &self,
+        transitions: &[(String, Transition)],
+    ) -> Result<(), DurableStoreError>;
+
+    /// The newest transitions, newest first, at most `limit`, of one provider or all.
+    async fn list_transitions(
+        &self,
+        provider: Option<&ProviderId>,
+        limit: u32,
+    ) -> Result<Vec<Transition>, DurableStoreError>;
+
+    /// Records usage, each attempt once; returns how many were new.
+    async fn record_usage(&self, records: &[UsageRecord]) -> Result<u64, DurableStoreError>;
+}
+
+/// One leader at a time.
+#[async_trait]
+pub trait Leadership {
+    /// Tries to become, or confirms to still be, the leader of a named task. The claim lasts until
+    /// [`Leadership::resign`] or until the connection that holds it is lost. At most one process is leader
+    /// at a time as far as the store can tell; what the leader does must be harmless when two do it.
+    async fn try_lead(&self, task: &'static str) -> Result<bool, DurableStoreError>;
+
+    /// Gives a claim back.
+    async fn resign(&self, task: &'static str) -> Result<(), DurableStoreError>;
+}
+
+/// Everything durable. Migrations are part of opening an adapter and safe to run twice at once.
+#[async_trait]
+pub trait DurableStore:
+    ConfigurationStore + CheckpointStore + HistoryStore + Leadership + Debug + Send + Sync + 'static
+{
+    /// The store answers.
+    async fn ping(&self) -> Result<(), DurableStoreError>;
+}

@@ -1,1 +1,22 @@
-//! Placeholder.
+//! The harness of the tests: real servers, real processes, faults between them.
+//!
+//! Everything starts in temporary directories on free ports of the loopback interface and is gone when its value is
+//! dropped, or when the test process ends in any way. Nothing of the machine's own (a system Postgres, say) is touched.
+//! How it is meant to be used is told in `tests/README.md`.
+
+mod account;
+mod child;
+mod lifeline;
+mod port;
+mod postgres;
+mod redis;
+mod scratch;
+mod target_dir;
+mod wait;
+
+pub use port::{ReservedPort, free_port};
+pub use postgres::{Postgres, PostgresOptions};
+pub use redis::{Redis, RedisOptions, RespValue};
+pub use scratch::ScratchDir;
+pub use target_dir::bin_dir;
+pub use wait::eventually;

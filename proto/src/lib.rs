@@ -1,1 +1,74 @@
-//! Placeholder.
+//! The gRPC contract of Tidegate, generated from the files under `proto/tidegate`. No logic.
+
+/// `tidegate.common.v1`
+pub mod common {
+    /// Version 1.
+    pub mod v1 {
+        tonic::include_proto!("tidegate.common.v1");
+    }
+}
+
+/// `tidegate.routing.v1`
+pub mod routing {
+    /// Version 1.
+    pub mod v1 {
+        tonic::include_proto!("tidegate.routing.v1");
+    }
+}
+
+/// `tidegate.report.v1`
+pub mod report {
+    /// Version 1.
+    pub mod v1 {
+        tonic::include_proto!("tidegate.report.v1");
+    }
+}
+
+/// `tidegate.config.v1`
+pub mod config {
+    /// Version 1.
+    pub mod v1 {
+        tonic::include_proto!("tidegate.config.v1");
+
+        impl std::fmt::Debug for Credential {
+            fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter
+                    .debug_struct("Credential")
+                    .field("connection", &self.connection)
+                    .field("version", &self.version)
+                    .finish_non_exhaustive()
+            }
+        }
+    }
+}
+
+/// `tidegate.lease.v1`
+pub mod lease {
+    /// Version 1.
+    pub mod v1 {
+        tonic::include_proto!("tidegate.lease.v1");
+    }
+}
+
+/// `tidegate.admin.v1`
+pub mod admin {
+    /// Version 1.
+    pub mod v1 {
+        tonic::include_proto!("tidegate.admin.v1");
+
+        impl std::fmt::Debug for ApplyConfigurationRequest {
+            fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter
+                    .debug_struct("ApplyConfigurationRequest")
+                    .field("document", &self.document)
+                    .field("credentials", &self.credentials.keys())
+                    .field("expected_version", &self.expected_version)
+                    .field("dry_run", &self.dry_run)
+                    .finish_non_exhaustive()
+            }
+        }
+    }
+}
+
+/// Descriptor set of the whole contract, for reflection.
+pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tidegate.bin"));

@@ -4,16 +4,35 @@
 //! and only by one that validates ([`Config::build`]). Credentials are not in it: a connection names where
 //! its credential comes from, and the secret itself travels and is stored apart.
 
-use std::collections::BTreeMap;
+pub mod base_url;
+mod index;
+mod step;
+#[cfg(test)]
+mod tests;
+mod validate;
+mod violations;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+
+pub use index::key_hash;
+pub use violations::MAX_VIOLATIONS;
+pub(crate) use step::split_model;
+pub(crate) use violations::Violations;
 
 use crate::ids::{ComboName, ConnectionId, KeyId, ModelId, ProviderId};
 use crate::settings::{ProviderClass, ProviderPolicy, Settings};
 
 /// Most entries of each list of the document.
 pub const MAX_ENTRIES: usize = 100_000;
+/// Most models of a provider.
+pub const MAX_PROVIDER_MODELS: usize = 10_000;
+/// Most steps of a combo.
+pub const MAX_STEPS: usize = 1_000;
+/// Most models of a connection, and most connections or models that a key is limited to.
+pub const MAX_LIMITED_TO: usize = 1_000;
 
 /// The configuration as written in YAML or sent to the control plane.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -136,7 +155,7 @@ pub enum Strategy {
 }
 
 /// One step of a combo: `provider/model` alone, or with members.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Step {
     /// `provider/model`.
@@ -166,6 +185,12 @@ pub struct ComboConfig {
     /// Wait before a same-target retry, 0..=60 000; default 2 000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_delay_ms: Option<u64>,
+    /// Repeats of the whole list after every target failed, 0..=10; default 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_set_retries: Option<u32>,
+    /// Wait before such a repeat, 0..=60 000; default 2 000.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub set_retry_delay_ms: Option<u64>,
     /// Cap on all attempts of a request, 1..=200; default 30.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_global_attempts: Option<u32>,
@@ -222,19 +247,25 @@ pub struct Config {
     pub providers: BTreeMap<ProviderId, ProviderEntry>,
     /// Combos by name, steps resolved.
     pub combos: BTreeMap<ComboName, ComboEntry>,
-    /// Keys by lower-case hex SHA-256.
+    /// Keys by lower-case hex SHA-256. A key that still names a secret to read is not in it.
     pub keys: BTreeMap<String, Arc<ApiKey>>,
+    /// All connections by id.
+    pub connections: BTreeMap<ConnectionId, Arc<Connection>>,
+    /// Which provider a bare model name means: the first, as written, that lists it.
+    pub bare_models: BTreeMap<ModelId, ProviderId>,
 }
 
 /// A provider as decisions need it.
 #[derive(Clone, Debug)]
 pub struct ProviderEntry {
-    /// As written.
+    /// As written, but for slashes at the end of the base URL.
     pub provider: Provider,
     /// Its state machines' numbers.
     pub policy: ProviderPolicy,
     /// Its connections by ascending priority number, then as written.
     pub connections: Vec<Arc<Connection>>,
+    /// The models it serves; empty = any.
+    pub models: BTreeSet<ModelId>,
 }
 
 /// A combo as decisions need it.

@@ -9,12 +9,13 @@
 //! | `decide` | the driver: accounts, targets, retries, waits |
 //! | `terminal` | the final answer when nothing is left |
 
+use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::classify::{Classification, Reason};
-use crate::config::{ApiKey, Protocol};
+use crate::config::{ApiKey, Config, Protocol};
 use crate::ids::{ConnectionId, ModelId, ProviderId, Shard};
 use crate::outcome::Attempt;
 use crate::state::{ConnectionState, ProviderState};
@@ -74,6 +75,38 @@ pub struct AttemptsSoFar {
     pub waited_ms: u64,
 }
 
+/// Everything a decision depends on.
+#[derive(Clone, Copy)]
+pub struct Input<'a> {
+    /// Configuration.
+    pub config: &'a Config,
+    /// Hot state.
+    pub view: &'a dyn View,
+    /// The request.
+    pub facts: &'a RequestFacts,
+    /// What happened to the request before.
+    pub so_far: &'a AttemptsSoFar,
+    /// The store's time.
+    pub now: Timestamp,
+    /// Any number; only jitter comes from it.
+    pub random: u64,
+    /// Whether a credential is known for a connection. One without is as good as switched off.
+    pub has_credential: &'a dyn Fn(&ConnectionId) -> bool,
+}
+
+impl fmt::Debug for Input<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Input")
+            .field("config", &self.config.version)
+            .field("facts", self.facts)
+            .field("so_far", self.so_far)
+            .field("now", &self.now)
+            .field("random", &self.random)
+            .finish_non_exhaustive()
+    }
+}
+
 /// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
@@ -106,6 +139,11 @@ pub struct Dispatch {
     pub pass: u32,
     /// Position of the target, for [`PriorAttempt::target`].
     pub target: u32,
+    /// The request named a combo, for [`crate::outcome::AttemptOutcome::combo`].
+    pub combo: bool,
+    /// The target after this one is of the same provider, for
+    /// [`crate::outcome::AttemptOutcome::next_target_same_provider`].
+    pub next_target_same_provider: bool,
     /// Excluded before this one was chosen, in order.
     pub excluded: Vec<Exclusion>,
 }

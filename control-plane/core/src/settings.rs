@@ -1,7 +1,17 @@
 //! The settings document: contract names, defaults and bounds (`sessions-and-streams.md` §3.3).
 //!
 //! Reading is strict: an unknown member is an error. Bounds are checked by [`Settings::violations`], so that
-//! a document out of bounds never replaces a good one.
+//! a document out of bounds never replaces a good one. [`ProviderPolicy::resolve`] turns settings, class and
+//! environment into the numbers the state machines of one provider run on.
+
+mod bounds;
+mod overrides;
+mod policy;
+#[cfg(test)]
+mod tests;
+
+pub use bounds::MAX_COOLDOWN_WAIT_MS;
+pub use overrides::{BreakerOverrides, Overrides};
 
 use serde::{Deserialize, Serialize};
 

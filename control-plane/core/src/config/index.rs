@@ -1,0 +1,160 @@
+//! From a good document to what decisions look things up in.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+
+use crate::ids::{ComboName, ConnectionId, ModelId, ProviderId};
+use crate::settings::{Overrides, ProviderPolicy};
+
+use super::{
+    ApiKey, ComboEntry, ComboTarget, Config, Connection, Document, ProviderEntry, Violation,
+    base_url, split_model, validate,
+};
+
+/// The name a client's API key is looked up by: the lower-case hex SHA-256 of the whole key.
+#[must_use]
+pub fn key_hash(key: &str) -> String {
+    hex::encode(Sha256::digest(key.as_bytes()))
+}
+
+impl Config {
+    /// Checks a document and indexes it. `version` is its version in the durable store, `overrides` what the
+    /// environment says.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the document, at most [`super::MAX_VIOLATIONS`] and a count of the rest.
+    pub fn build(
+        document: Document,
+        version: u64,
+        overrides: &Overrides,
+    ) -> Result<Self, Vec<Violation>> {
+        let violations = validate::violations(&document);
+        if !violations.is_empty() {
+            return Err(violations);
+        }
+        let connections: Vec<Arc<Connection>> =
+            document.connections.iter().cloned().map(Arc::new).collect();
+        Ok(Self {
+            version,
+            providers: providers(&document, &connections, overrides),
+            combos: combos(&document),
+            keys: keys(&document),
+            connections: connections
+                .into_iter()
+                .map(|connection| (connection.id.clone(), connection))
+                .collect(),
+            bare_models: bare_models(&document),
+            document: Arc::new(document),
+        })
+    }
+
+    /// The key with this SHA-256 in lower-case hex; see [`key_hash`].
+    #[must_use]
+    pub fn key_by_hash(&self, hash: &str) -> Option<&Arc<ApiKey>> {
+        self.keys.get(hash)
+    }
+
+    /// A provider with its policy and connections.
+    #[must_use]
+    pub fn provider(&self, provider: &ProviderId) -> Option<&ProviderEntry> {
+        self.providers.get(provider)
+    }
+
+    /// A connection by its id.
+    #[must_use]
+    pub fn connection(&self, connection: &ConnectionId) -> Option<&Arc<Connection>> {
+        self.connections.get(connection)
+    }
+
+    /// A combo by its name.
+    #[must_use]
+    pub fn combo(&self, name: &str) -> Option<&ComboEntry> {
+        self.combos.get(name)
+    }
+}
+
+fn providers(
+    document: &Document,
+    connections: &[Arc<Connection>],
+    overrides: &Overrides,
+) -> BTreeMap<ProviderId, ProviderEntry> {
+    let mut entries: BTreeMap<ProviderId, ProviderEntry> = document
+        .providers
+        .iter()
+        .map(|provider| {
+            let mut written = provider.clone();
+            let url = base_url::without_trailing_slash(&provider.base_url);
+            written.base_url = url.to_owned();
+            let entry = ProviderEntry {
+                policy: ProviderPolicy::resolve(&document.settings, provider, overrides),
+                models: provider.models.iter().cloned().collect(),
+                provider: written,
+                connections: Vec::new(),
+            };
+            (provider.id.clone(), entry)
+        })
+        .collect();
+    for connection in connections {
+        if let Some(entry) = entries.get_mut(&connection.provider) {
+            entry.connections.push(Arc::clone(connection));
+        }
+    }
+    for entry in entries.values_mut() {
+        // The sort is stable, so equal numbers stay as written.
+        entry
+            .connections
+            .sort_by_key(|connection| connection.priority);
+    }
+    entries
+}
+
+fn combos(document: &Document) -> BTreeMap<ComboName, ComboEntry> {
+    document
+        .combos
+        .iter()
+        .map(|combo| {
+            let targets = combo
+                .steps
+                .iter()
+                .filter_map(|step| {
+                    let (provider, model) = split_model(step.model())?;
+                    Some(ComboTarget {
+                        provider,
+                        model,
+                        connection: step.connection().cloned(),
+                    })
+                })
+                .collect();
+            let entry = ComboEntry {
+                combo: combo.clone(),
+                targets,
+            };
+            (combo.name.clone(), entry)
+        })
+        .collect()
+}
+
+fn keys(document: &Document) -> BTreeMap<String, Arc<ApiKey>> {
+    document
+        .keys
+        .iter()
+        .filter_map(|key| {
+            let hash = key.sha256.as_ref()?.to_ascii_lowercase();
+            Some((hash, Arc::new(key.clone())))
+        })
+        .collect()
+}
+
+fn bare_models(document: &Document) -> BTreeMap<ModelId, ProviderId> {
+    let mut models = BTreeMap::new();
+    for provider in &document.providers {
+        for model in &provider.models {
+            models
+                .entry(model.clone())
+                .or_insert_with(|| provider.id.clone());
+        }
+    }
+    models
+}

@@ -19,4 +19,6 @@ pub use postgres::{Postgres, PostgresOptions};
 pub use redis::{Redis, RedisOptions, RespValue};
 pub use scratch::ScratchDir;
 pub use target_dir::bin_dir;
+/// The fake LLM provider.
+pub use tidegate_fake_upstream as upstream;
 pub use wait::eventually;

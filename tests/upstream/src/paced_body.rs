@@ -1,0 +1,173 @@
+//! A response body that is a list of steps: send, wait, break off, fall silent.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::future::Future as _;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame};
+use tokio::time::{Sleep, sleep};
+
+use crate::connection::ConnectionState;
+use crate::log::{Ending, RequestLog};
+
+/// How often a body looks whether its bytes have left.
+const LOOK: Duration = Duration::from_millis(1);
+/// How often at most; a client that reads nothing is broken off all the same.
+const MOST_LOOKS: u32 = 5_000;
+
+/// One thing that a body does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Step {
+    Send(Bytes),
+    Wait(Duration),
+    /// Closes the connection when all that was sent before has left.
+    BreakOff,
+    /// Nothing more, for ever.
+    Silence,
+    /// The same again and again, for ever.
+    Repeat {
+        bytes: Bytes,
+        every: Duration,
+    },
+}
+
+/// Why a connection closes before its time; for hyper, which hands it to nobody.
+#[derive(Debug, thiserror::Error)]
+#[error("broken off on purpose")]
+pub(crate) struct BrokenOff;
+
+impl From<Infallible> for BrokenOff {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
+}
+
+/// Tells the log how a request ended, at the latest when it is dropped.
+#[derive(Debug)]
+pub(crate) struct EndGuard {
+    log: Arc<RequestLog>,
+    number: u64,
+    ending: Ending,
+}
+
+impl EndGuard {
+    pub(crate) fn new(log: Arc<RequestLog>, number: u64) -> Self {
+        Self {
+            log,
+            number,
+            ending: Ending::Aborted,
+        }
+    }
+
+    pub(crate) fn ends_as(&mut self, ending: Ending) {
+        self.ending = ending;
+    }
+}
+
+impl Drop for EndGuard {
+    fn drop(&mut self) {
+        self.log.end(self.number, self.ending);
+    }
+}
+
+/// See the module's own text.
+#[derive(Debug)]
+pub(crate) struct PacedBody {
+    steps: VecDeque<Step>,
+    timer: Option<Pin<Box<Sleep>>>,
+    /// Flushes seen when the body began to wait for one, and how often it has looked since.
+    leaving: Option<(u64, u32)>,
+    connection: Arc<ConnectionState>,
+    end: EndGuard,
+}
+
+impl PacedBody {
+    pub(crate) fn new(
+        steps: Vec<Step>,
+        connection: Arc<ConnectionState>,
+        mut end: EndGuard,
+    ) -> Self {
+        if steps.is_empty() {
+            end.ends_as(Ending::Answered);
+        }
+        Self {
+            steps: steps.into(),
+            timer: None,
+            leaving: None,
+            connection,
+            end,
+        }
+    }
+
+    fn start_timer(&mut self, time: Duration) {
+        self.timer = Some(Box::pin(sleep(time)));
+    }
+
+    /// Whether everything sent so far has left; if not, a timer runs.
+    fn has_left(&mut self) -> bool {
+        let flushes = self.connection.flushes();
+        let (seen, looks) = *self.leaving.get_or_insert((flushes, 0));
+        if flushes > seen || looks >= MOST_LOOKS {
+            return true;
+        }
+        self.leaving = Some((seen, looks.saturating_add(1)));
+        self.start_timer(LOOK);
+        false
+    }
+}
+
+impl Body for PacedBody {
+    type Data = Bytes;
+    type Error = BrokenOff;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
+        loop {
+            if let Some(timer) = &mut self.timer {
+                ready!(timer.as_mut().poll(cx));
+                self.timer = None;
+            }
+            match self.steps.pop_front() {
+                None => return Poll::Ready(None),
+                Some(Step::Send(bytes)) => {
+                    if self.steps.is_empty() {
+                        self.end.ends_as(Ending::Answered);
+                    }
+                    return Poll::Ready(Some(Ok(Frame::data(bytes))));
+                }
+                Some(Step::Wait(time)) => self.start_timer(time),
+                Some(Step::BreakOff) => {
+                    if self.has_left() {
+                        self.end.ends_as(Ending::Broken);
+                        return Poll::Ready(Some(Err(BrokenOff)));
+                    }
+                    self.steps.push_front(Step::BreakOff);
+                }
+                Some(Step::Silence) => {
+                    self.steps.push_front(Step::Silence);
+                    // Nobody wakes us; the connection notices by itself when the client leaves.
+                    return Poll::Pending;
+                }
+                Some(Step::Repeat { bytes, every }) => {
+                    self.steps.push_front(Step::Repeat {
+                        bytes: bytes.clone(),
+                        every,
+                    });
+                    self.start_timer(every);
+                    return Poll::Ready(Some(Ok(Frame::data(bytes))));
+                }
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.steps.is_empty()
+    }
+}

@@ -1,0 +1,278 @@
+//! The listener: start, stop, and what can be changed while it runs.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::RwLock;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::behaviour::{Behaviour, Rules};
+use crate::connection::{ConnectionState, ObservedStream};
+use crate::handle::{Shared, handle};
+use crate::log::RequestLog;
+use crate::mode::Mode;
+use crate::reply::Reply;
+use crate::selector::Selector;
+
+/// Connections served at once; further ones wait in the kernel's queue.
+const MOST_CONNECTIONS: usize = 8192;
+/// Requests kept by default.
+const USUAL_LOG: usize = 1024;
+/// How long running answers may take to end after a stop.
+const STOP_GRACE: Duration = Duration::from_secs(2);
+/// Pause after a failed accept (mostly: no file descriptors), so that it does not spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// How to start a [`FakeUpstream`].
+#[derive(Debug, Clone)]
+pub struct FakeUpstreamBuilder {
+    name: String,
+    models: Vec<String>,
+    only_known_models: bool,
+    needs_credential: bool,
+    log_capacity: usize,
+    reply: Reply,
+    bind: SocketAddr,
+}
+
+impl Default for FakeUpstreamBuilder {
+    fn default() -> Self {
+        Self {
+            name: "fake".to_owned(),
+            models: vec!["fake-model".to_owned()],
+            only_known_models: false,
+            needs_credential: true,
+            log_capacity: USUAL_LOG,
+            reply: Reply::default(),
+            bind: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+        }
+    }
+}
+
+impl FakeUpstreamBuilder {
+    /// A name that shows in `system_fingerprint` and in the list of models. Default `fake`.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// The models it lists; requests for others get 404. By default it lists `fake-model` and takes any.
+    #[must_use]
+    pub fn models<S: Into<String>>(mut self, models: impl IntoIterator<Item = S>) -> Self {
+        self.models = models.into_iter().map(Into::into).collect();
+        self.only_known_models = true;
+        self
+    }
+
+    /// Whether a request without credential gets 401. Default true.
+    #[must_use]
+    pub fn needs_credential(mut self, needs: bool) -> Self {
+        self.needs_credential = needs;
+        self
+    }
+
+    /// How many requests are kept (the counts are exact all the same). Default 1024; 0 keeps none.
+    #[must_use]
+    pub fn log_capacity(mut self, requests: usize) -> Self {
+        self.log_capacity = requests;
+        self
+    }
+
+    /// How good answers look.
+    #[must_use]
+    pub fn reply(mut self, reply: Reply) -> Self {
+        self.reply = reply;
+        self
+    }
+
+    /// Where to listen. Default 127.0.0.1, any free port.
+    #[must_use]
+    pub fn bind(mut self, addr: SocketAddr) -> Self {
+        self.bind = addr;
+        self
+    }
+
+    /// Starts listening.
+    ///
+    /// # Errors
+    /// When the address cannot be bound.
+    pub async fn start(self) -> io::Result<FakeUpstream> {
+        let listener = TcpListener::bind(self.bind).await?;
+        let addr = listener.local_addr()?;
+        let shared = Arc::new(Shared {
+            name: self.name,
+            models: self.models,
+            only_known_models: self.only_known_models,
+            needs_credential: self.needs_credential,
+            rules: Rules::default(),
+            log: Arc::new(RequestLog::new(self.log_capacity)),
+            reply: RwLock::new(Arc::new(self.reply)),
+            headers: RwLock::default(),
+        });
+        let tasks = TaskTracker::new();
+        let stop = CancellationToken::new();
+        tasks.spawn(accept(
+            listener,
+            Arc::clone(&shared),
+            tasks.clone(),
+            stop.clone(),
+        ));
+        tasks.close();
+        Ok(FakeUpstream {
+            addr,
+            shared,
+            tasks,
+            stop,
+        })
+    }
+}
+
+/// A running fake provider; it stops when dropped.
+#[derive(Debug)]
+pub struct FakeUpstream {
+    addr: SocketAddr,
+    shared: Arc<Shared>,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+impl FakeUpstream {
+    /// Starts one with the defaults of the builder.
+    ///
+    /// # Errors
+    /// When no port can be bound.
+    pub async fn start() -> io::Result<Self> {
+        Self::builder().start().await
+    }
+
+    /// For another start than the usual one.
+    #[must_use]
+    pub fn builder() -> FakeUpstreamBuilder {
+        FakeUpstreamBuilder::default()
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// `http://127.0.0.1:PORT`, as the Anthropic SDK wants it.
+    #[must_use]
+    pub fn origin(&self) -> String {
+        format!("http://{}", self.addr)
+    }
+
+    /// `http://127.0.0.1:PORT/v1`, as the OpenAI SDK wants it.
+    #[must_use]
+    pub fn base_url(&self) -> String {
+        format!("http://{}/v1", self.addr)
+    }
+
+    /// From now on treats the requests that `selector` matches like this: a [`Mode`], a list of modes (a script) or a
+    /// [`Behaviour`]. The most specific selector decides; the same selector again replaces.
+    pub fn set(&self, selector: Selector, behaviour: impl Into<Behaviour>) {
+        self.shared.rules.set(selector, behaviour.into());
+    }
+
+    /// [`Self::set`] for all requests that no more specific selector matches.
+    pub fn set_default(&self, mode: Mode) {
+        self.set(Selector::any(), mode);
+    }
+
+    /// Everything is well again.
+    pub fn heal(&self) {
+        self.shared.rules.clear();
+    }
+
+    /// How good answers look from now on.
+    pub fn set_reply(&self, reply: Reply) {
+        *self.shared.reply.write() = Arc::new(reply);
+    }
+
+    /// Headers on all answers but those to requests that nothing could be made of, such as `x-ratelimit-remaining-…`.
+    pub fn set_headers(&self, headers: Vec<(String, String)>) {
+        *self.shared.headers.write() = Arc::new(headers);
+    }
+
+    /// What it was asked.
+    #[must_use]
+    pub fn log(&self) -> &RequestLog {
+        &self.shared.log
+    }
+
+    /// Stops listening, lets running answers end (at most 2 s) and waits for that.
+    pub async fn stop(self) {
+        self.stop.cancel();
+        self.tasks.wait().await;
+    }
+}
+
+impl Drop for FakeUpstream {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+async fn accept(
+    listener: TcpListener,
+    shared: Arc<Shared>,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+) {
+    let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    loop {
+        let next = async {
+            // The semaphore is never closed.
+            let permit = Arc::clone(&room).acquire_owned().await.ok();
+            (permit, listener.accept().await)
+        };
+        let (permit, accepted) = tokio::select! {
+            () = stop.cancelled() => return,
+            next = next => next,
+        };
+        let Ok((stream, _)) = accepted else {
+            sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        let connection = serve(stream, Arc::clone(&shared), stop.clone());
+        tasks.spawn(async move {
+            connection.await;
+            drop(permit);
+        });
+    }
+}
+
+async fn serve(stream: TcpStream, shared: Arc<Shared>, stop: CancellationToken) {
+    // Without it the pieces of a stream wait for acknowledgements. It fails only on a dead socket.
+    drop(stream.set_nodelay(true));
+    let state = Arc::new(ConnectionState::default());
+    let service = {
+        let state = Arc::clone(&state);
+        service_fn(move |request| handle(Arc::clone(&shared), Arc::clone(&state), request))
+    };
+    let io = TokioIo::new(ObservedStream::new(stream, state));
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(None)
+        .serve_connection(io, service);
+    tokio::pin!(connection);
+    // How a connection ends is the client's or the mode's affair.
+    tokio::select! {
+        ended = connection.as_mut() => drop(ended),
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            drop(tokio::time::timeout(STOP_GRACE, connection).await);
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! The words between the phases of a request and the control plane: what is asked, what is answered, what
+//! a snapshot holds. Types only; whoever answers is free to be a channel, a local decision or a test.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use secrecy::SecretString;
+use tidegate_core::classify::Classification;
+use tidegate_core::config::Config;
+use tidegate_core::ids::{AttemptId, ConnectionId, EgressId, KeyId, ModelId, ProviderId};
+use tidegate_core::outcome::{Attempt, Outcome};
+use tidegate_core::routing::{AttemptsSoFar, Exclusion, Rejection, RequestFacts, WaitKind};
+use tidegate_core::time::Timestamp;
+
+/// Configuration and credentials at one version. Immutable; a newer one replaces it whole.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// The validated configuration.
+    pub config: Arc<Config>,
+    /// The credential of each connection that has one.
+    pub credentials: BTreeMap<ConnectionId, Credential>,
+}
+
+/// The secret of one connection.
+#[derive(Clone, Debug)]
+pub struct Credential {
+    /// Grows by one with each new credential of the connection (decision 9).
+    pub version: u64,
+    /// The secret itself; shown by nothing.
+    pub secret: SecretString,
+}
+
+/// Asks where the next attempt of a request may go.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    /// The attempt that would be sent.
+    pub attempt: AttemptId,
+    /// The request.
+    pub facts: Arc<RequestFacts>,
+    /// The client asked for a stream.
+    pub stream: bool,
+    /// Everything that happened before, without `last_failure`.
+    pub so_far: Arc<AttemptsSoFar>,
+    /// The failure that led here, raw; absent on the first call and after a wait.
+    pub last_failure: Option<LastFailure>,
+    /// The identity the attempt would leave under (decision 23).
+    pub egress: Option<EgressId>,
+}
+
+/// A failure that nobody has classified yet.
+#[derive(Clone, Debug)]
+pub struct LastFailure {
+    /// The attempt.
+    pub attempt: Attempt,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// When, in the store's time as known here.
+    pub occurred_at: Timestamp,
+    /// Pass over the targets, as dispatched.
+    pub pass: u32,
+    /// Position of its target, as dispatched.
+    pub target: u32,
+}
+
+/// What to do next. There always is an answer.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The step.
+    pub decision: Step,
+    /// What `last_failure` meant, to be added to the attempts so far; absent without one.
+    pub classification: Option<Classification>,
+    /// When that failure happened, in the store's time, to be added with it.
+    pub failed_at: Timestamp,
+    /// The request goes on to a target of the provider that just failed; goes into its report.
+    pub next_target_same_provider: bool,
+    /// The request named a combo; goes into every report.
+    pub combo: bool,
+    /// Decided here, without the control plane.
+    pub local: bool,
+}
+
+/// One step of a request.
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// Send the attempt.
+    Dispatch(Box<Dispatch>),
+    /// Wait, then ask again with the same attempt.
+    Wait {
+        /// Why; a cooldown wait counts in [`AttemptsSoFar::waits`].
+        kind: WaitKind,
+        /// How long, from when the question was asked.
+        wait: Duration,
+        /// What the control plane wants to hear again when the wait is for a grant; empty otherwise.
+        ticket: Vec<u8>,
+    },
+    /// Answer the client.
+    Reject(Box<Rejection>),
+}
+
+/// Where and how an attempt is sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dispatch {
+    /// The attempt as it must be reported.
+    pub attempt: Attempt,
+    /// Pass over the targets, for [`LastFailure::pass`].
+    pub pass: u32,
+    /// Position of the target, for [`LastFailure::target`].
+    pub target: u32,
+    /// The verdict is reported as soon as there is one, not with the next batch.
+    pub report_at_readiness: bool,
+    /// Excluded before this target was chosen, in order.
+    pub excluded: Vec<Exclusion>,
+    /// Limits of the attempt.
+    pub deadlines: Deadlines,
+}
+
+/// Limits of one attempt (`sessions-and-streams.md` §4.6). `None` = no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Deadlines {
+    /// Dialling.
+    pub connect: Option<Duration>,
+    /// From dispatch to response headers.
+    pub headers: Option<Duration>,
+    /// From response headers to the first ready event.
+    pub readiness: Option<Duration>,
+    /// Between two useful events.
+    pub idle: Option<Duration>,
+    /// From dispatch to the end of the body.
+    pub attempt: Option<Duration>,
+}
+
+/// Tokens of one attempt; a second record of the same attempt changes nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// The attempt.
+    pub attempt: AttemptId,
+    /// When it ended, in the store's time as known here.
+    pub at: Timestamp,
+    /// Provider.
+    pub provider: ProviderId,
+    /// Connection.
+    pub connection: ConnectionId,
+    /// The upstream's model id.
+    pub model: ModelId,
+    /// The client's key, where one was used.
+    pub key: Option<KeyId>,
+    /// Prompt tokens, if known.
+    pub input_tokens: Option<u64>,
+    /// Completion tokens, if known.
+    pub output_tokens: Option<u64>,
+}

@@ -1,0 +1,304 @@
+//! The configuration document. Secrets are never part of it.
+
+use tidegate_core::config::{
+    ApiKey, Combo, ComboConfig, Connection, DetailedStep, Document, Provider, SecretSource, Step,
+};
+use tidegate_core::ids::{ComboName, ConnectionId, KeyId, ModelId, ProviderId};
+use tidegate_core::settings::Settings;
+use tidegate_proto::config::v1 as proto;
+
+use crate::routing::serde_word;
+use crate::{WireError, name};
+
+/// A document as a message. Where a key is read from is left out; its hash must have been filled in.
+#[must_use]
+pub fn to_proto(document: &Document) -> proto::Document {
+    proto::Document {
+        providers: document.providers.iter().map(provider_to_proto).collect(),
+        connections: document
+            .connections
+            .iter()
+            .map(connection_to_proto)
+            .collect(),
+        combos: document.combos.iter().map(combo_to_proto).collect(),
+        keys: document.keys.iter().map(key_to_proto).collect(),
+        settings_json: serde_json::to_string(&document.settings).unwrap_or_default(),
+    }
+}
+
+/// A document from a message. Members are checked for form here, for sense by `Config::build`.
+///
+/// # Errors
+/// The first member that is not understood.
+pub fn from_proto(document: proto::Document) -> Result<Document, WireError> {
+    let settings = if document.settings_json.is_empty() {
+        Settings::default()
+    } else {
+        serde_json::from_str(&document.settings_json)
+            .map_err(|error| WireError::invalid("settings_json", error.to_string()))?
+    };
+    Ok(Document {
+        providers: each(document.providers, provider_from_proto)?,
+        connections: each(document.connections, connection_from_proto)?,
+        combos: each(document.combos, combo_from_proto)?,
+        keys: each(document.keys, key_from_proto)?,
+        settings,
+    })
+}
+
+fn each<M, T>(
+    messages: Vec<M>,
+    convert: fn(usize, M) -> Result<T, WireError>,
+) -> Result<Vec<T>, WireError> {
+    messages
+        .into_iter()
+        .enumerate()
+        .map(|(index, message)| convert(index, message))
+        .collect()
+}
+
+fn word<T: serde::de::DeserializeOwned>(field: String, text: &str) -> Result<T, WireError> {
+    serde_json::from_value(serde_json::Value::String(text.to_owned()))
+        .map_err(|error| WireError::invalid(field, error.to_string()))
+}
+
+fn optional_word<T: serde::de::DeserializeOwned>(
+    field: String,
+    text: &str,
+) -> Result<Option<T>, WireError> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    word(field, text).map(Some)
+}
+
+fn models(field: &str, models: Vec<String>) -> Result<Vec<ModelId>, WireError> {
+    models
+        .into_iter()
+        .enumerate()
+        .map(|(index, model)| name(format!("{field}[{index}]"), ModelId::new(model)))
+        .collect()
+}
+
+fn provider_to_proto(provider: &Provider) -> proto::Provider {
+    proto::Provider {
+        id: provider.id.to_string(),
+        protocol: serde_word(&provider.protocol),
+        base_url: provider.base_url.clone(),
+        class: provider.class.as_ref().map(serde_word).unwrap_or_default(),
+        models: provider.models.iter().map(ToString::to_string).collect(),
+        per_model_quota: provider.per_model_quota,
+        account_strategy: serde_word(&provider.account_strategy),
+    }
+}
+
+fn provider_from_proto(index: usize, message: proto::Provider) -> Result<Provider, WireError> {
+    let field = |member: &str| format!("providers[{index}].{member}");
+    Ok(Provider {
+        id: name(field("id"), ProviderId::new(&message.id))?,
+        protocol: word(field("protocol"), &message.protocol)?,
+        base_url: message.base_url,
+        class: optional_word(field("class"), &message.class)?,
+        models: models(&field("models"), message.models)?,
+        per_model_quota: message.per_model_quota,
+        account_strategy: optional_word(field("accountStrategy"), &message.account_strategy)?
+            .unwrap_or_default(),
+    })
+}
+
+fn connection_to_proto(connection: &Connection) -> proto::Connection {
+    proto::Connection {
+        id: connection.id.to_string(),
+        provider: connection.provider.to_string(),
+        priority: Some(connection.priority),
+        disabled: !connection.enabled,
+        credential_source: match &connection.credential {
+            Some(SecretSource::Env(variable)) => format!("env:{variable}"),
+            Some(SecretSource::File(path)) => format!("file:{path}"),
+            None => String::new(),
+        },
+        disable_cooling: connection.disable_cooling,
+        models: connection.models.iter().map(ToString::to_string).collect(),
+    }
+}
+
+fn connection_from_proto(
+    index: usize,
+    message: proto::Connection,
+) -> Result<Connection, WireError> {
+    let field = |member: &str| format!("connections[{index}].{member}");
+    let source = &message.credential_source;
+    let credential = match source.split_once(':') {
+        None if source.is_empty() => None,
+        Some(("env", variable)) => Some(SecretSource::Env(variable.to_owned())),
+        Some(("file", path)) => Some(SecretSource::File(path.to_owned())),
+        Some(_) | None => {
+            return Err(WireError::invalid(
+                field("credential"),
+                "must be env:NAME or file:PATH",
+            ));
+        }
+    };
+    Ok(Connection {
+        id: name(field("id"), ConnectionId::new(&message.id))?,
+        provider: name(field("provider"), ProviderId::new(&message.provider))?,
+        priority: message.priority.unwrap_or(100),
+        enabled: !message.disabled,
+        credential,
+        disable_cooling: message.disable_cooling,
+        models: models(&field("models"), message.models)?,
+    })
+}
+
+fn combo_to_proto(combo: &Combo) -> proto::Combo {
+    proto::Combo {
+        name: combo.name.to_string(),
+        strategy: serde_word(&combo.strategy),
+        steps: combo
+            .steps
+            .iter()
+            .map(|step| match step {
+                Step::Model(model) => proto::Step {
+                    model: model.clone(),
+                    connection: String::new(),
+                },
+                Step::Detailed(step) => proto::Step {
+                    model: step.model.clone(),
+                    connection: step
+                        .connection
+                        .as_ref()
+                        .map(ToString::to_string)
+                        .unwrap_or_default(),
+                },
+            })
+            .collect(),
+        config_json: if combo.config.is_empty() {
+            String::new()
+        } else {
+            serde_json::to_string(&combo.config).unwrap_or_default()
+        },
+    }
+}
+
+fn combo_from_proto(index: usize, message: proto::Combo) -> Result<Combo, WireError> {
+    let field = |member: &str| format!("combos[{index}].{member}");
+    let steps = message
+        .steps
+        .into_iter()
+        .enumerate()
+        .map(|(step, message)| {
+            if message.connection.is_empty() {
+                return Ok(Step::Model(message.model));
+            }
+            Ok(Step::Detailed(DetailedStep {
+                connection: Some(name(
+                    field(&format!("steps[{step}].connection")),
+                    ConnectionId::new(&message.connection),
+                )?),
+                model: message.model,
+            }))
+        })
+        .collect::<Result<Vec<_>, WireError>>()?;
+    let config = if message.config_json.is_empty() {
+        ComboConfig::default()
+    } else {
+        serde_json::from_str(&message.config_json)
+            .map_err(|error| WireError::invalid(field("config"), error.to_string()))?
+    };
+    Ok(Combo {
+        name: name(field("name"), ComboName::new(&message.name))?,
+        strategy: optional_word(field("strategy"), &message.strategy)?.unwrap_or_default(),
+        steps,
+        config,
+    })
+}
+
+fn key_to_proto(key: &ApiKey) -> proto::ApiKey {
+    proto::ApiKey {
+        id: key.id.to_string(),
+        sha256: key.sha256.clone().unwrap_or_default(),
+        allowed_connections: key
+            .allowed_connections
+            .iter()
+            .map(ToString::to_string)
+            .collect(),
+        allowed_models: key.allowed_models.clone(),
+    }
+}
+
+fn key_from_proto(index: usize, message: proto::ApiKey) -> Result<ApiKey, WireError> {
+    let field = |member: &str| format!("keys[{index}].{member}");
+    Ok(ApiKey {
+        id: name(field("id"), KeyId::new(&message.id))?,
+        secret: None,
+        sha256: Some(message.sha256),
+        allowed_connections: message
+            .allowed_connections
+            .iter()
+            .enumerate()
+            .map(|(place, connection)| {
+                name(
+                    field(&format!("allowedConnections[{place}]")),
+                    ConnectionId::new(connection),
+                )
+            })
+            .collect::<Result<Vec<_>, WireError>>()?,
+        allowed_models: message.allowed_models,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DOCUMENT: &str = r#"{
+        "providers": [{"id": "openai", "protocol": "openai", "baseUrl": "https://example.test/v1",
+            "class": "oauth", "models": ["gpt-4o"], "perModelQuota": true}],
+        "connections": [{"id": "main", "provider": "openai", "priority": 3, "enabled": false,
+            "credential": {"env": "KEY"}, "disableCooling": true, "models": ["gpt-4o"]}],
+        "combos": [{"name": "smart", "strategy": "priority", "config": {"maxRetries": 0},
+            "steps": ["openai/gpt-4o", {"model": "openai/gpt-4o", "connection": "main"}]}],
+        "keys": [{"id": "team", "sha256": "ab", "allowedConnections": ["main"],
+            "allowedModels": ["smart"]}],
+        "settings": {"modelLockout": {"enabled": true}}
+    }"#;
+
+    #[test]
+    fn a_document_survives_the_wire() {
+        let document: Document = serde_json::from_str(DOCUMENT).unwrap();
+        assert_eq!(from_proto(to_proto(&document)), Ok(document));
+    }
+
+    #[test]
+    fn members_that_are_not_understood_are_named() {
+        let refused = |change: fn(&mut proto::Document)| {
+            let mut message = to_proto(&serde_json::from_str(DOCUMENT).unwrap());
+            change(&mut message);
+            from_proto(message).unwrap_err().field().to_owned()
+        };
+        assert_eq!(
+            refused(|message| message.providers[0].protocol = "smtp".to_owned()),
+            "providers[0].protocol"
+        );
+        assert_eq!(
+            refused(|message| message.connections[0].credential_source = "vault:x".to_owned()),
+            "connections[0].credential"
+        );
+        assert_eq!(
+            refused(|message| message.combos[0].strategy = "magic".to_owned()),
+            "combos[0].strategy"
+        );
+        assert_eq!(
+            refused(|message| message.combos[0].config_json = "{\"x\":1}".to_owned()),
+            "combos[0].config"
+        );
+        assert_eq!(
+            refused(|message| message.keys[0].allowed_connections.push(String::new())),
+            "keys[0].allowedConnections[1]"
+        );
+        assert_eq!(
+            refused(|message| message.settings_json = "3".to_owned()),
+            "settings_json"
+        );
+    }
+}

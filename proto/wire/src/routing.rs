@@ -1,0 +1,162 @@
+//! Requests, decisions and exclusions.
+
+use tidegate_core::classify::Classification;
+use tidegate_core::config::Protocol;
+use tidegate_core::routing::{AttemptsSoFar, Exclusion, PriorAttempt, Rejection};
+use tidegate_core::time::Timestamp;
+use tidegate_proto::common::v1 as common;
+use tidegate_proto::routing::v1 as routing;
+
+use crate::{WireError, attempt};
+
+/// Most prior attempts in one request (`routing.md` §1.5, hard cap of `maxGlobalAttempts`).
+pub const MAX_PRIOR_ATTEMPTS: usize = 200;
+
+/// A protocol as its enum value.
+#[must_use]
+pub fn protocol_to_proto(protocol: Protocol) -> routing::Protocol {
+    match protocol {
+        Protocol::Openai => routing::Protocol::Openai,
+        Protocol::Anthropic => routing::Protocol::Anthropic,
+    }
+}
+
+/// A protocol from its enum value.
+///
+/// # Errors
+/// When it is unset or unknown.
+pub fn protocol_from_proto(protocol: i32) -> Result<Protocol, WireError> {
+    match routing::Protocol::try_from(protocol) {
+        Ok(routing::Protocol::Openai) => Ok(Protocol::Openai),
+        Ok(routing::Protocol::Anthropic) => Ok(Protocol::Anthropic),
+        Ok(routing::Protocol::Unspecified) | Err(_) => {
+            Err(WireError::invalid("facts.protocol", "unknown protocol"))
+        }
+    }
+}
+
+/// A classification as a message.
+#[must_use]
+pub fn classification_to_proto(classification: &Classification) -> routing::Classification {
+    routing::Classification {
+        status: u32::from(classification.status),
+        reason: serde_word(&classification.reason),
+        account_fallback: classification.account_fallback,
+        counts_for_breaker: classification.counts_for_breaker,
+        hint_ms: classification.hint.map(|hint| hint.wait_ms),
+        // Plain data without maps or floats always encodes; an empty text is refused when read back.
+        encoded: serde_json::to_vec(classification).unwrap_or_default(),
+    }
+}
+
+/// A classification from a message.
+///
+/// # Errors
+/// When it is missing or was made by a build with another schema.
+pub fn classification_from_proto(
+    classification: Option<&routing::Classification>,
+) -> Result<Classification, WireError> {
+    let classification = classification.ok_or(WireError::Missing("classification"))?;
+    serde_json::from_slice(&classification.encoded)
+        .map_err(|error| WireError::invalid("classification.encoded", error.to_string()))
+}
+
+/// A value's word in the JSON vocabulary, for example a reason's `rate_limit_exceeded`.
+#[must_use]
+pub fn serde_word(value: &impl serde::Serialize) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(word)) => word,
+        Ok(_) | Err(_) => String::new(),
+    }
+}
+
+/// What happened so far as a message.
+#[must_use]
+pub fn so_far_to_proto(so_far: &AttemptsSoFar) -> routing::AttemptsSoFar {
+    routing::AttemptsSoFar {
+        attempts: so_far
+            .attempts
+            .iter()
+            .map(|prior| routing::PriorAttempt {
+                attempt: Some(attempt::to_proto(&prior.attempt)),
+                classification: Some(classification_to_proto(&prior.classification)),
+                failed_at_unix_ms: prior.failed_at.0,
+                pass: prior.pass,
+                target: prior.target,
+            })
+            .collect(),
+        waits: so_far.waits,
+        waited_ms: so_far.waited_ms,
+    }
+}
+
+/// What happened so far from a message; unset means nothing.
+///
+/// # Errors
+/// When there are more than [`MAX_PRIOR_ATTEMPTS`] or one is not understood.
+pub fn so_far_from_proto(
+    so_far: Option<routing::AttemptsSoFar>,
+) -> Result<AttemptsSoFar, WireError> {
+    let Some(so_far) = so_far else {
+        return Ok(AttemptsSoFar::default());
+    };
+    if so_far.attempts.len() > MAX_PRIOR_ATTEMPTS {
+        return Err(WireError::invalid("so_far.attempts", "too many"));
+    }
+    let attempts = so_far
+        .attempts
+        .into_iter()
+        .map(|prior| {
+            Ok(PriorAttempt {
+                classification: classification_from_proto(prior.classification.as_ref())?,
+                attempt: attempt::from_proto(prior.attempt)?,
+                failed_at: Timestamp(prior.failed_at_unix_ms),
+                pass: prior.pass,
+                target: prior.target,
+            })
+        })
+        .collect::<Result<Vec<_>, WireError>>()?;
+    Ok(AttemptsSoFar {
+        attempts,
+        waits: so_far.waits,
+        waited_ms: so_far.waited_ms,
+    })
+}
+
+/// An exclusion as a message; `word` is its reason's word on the wire.
+#[must_use]
+pub fn exclusion_to_proto(exclusion: &Exclusion, word: &str, now: Timestamp) -> common::Exclusion {
+    common::Exclusion {
+        provider: exclusion.provider.to_string(),
+        connection: exclusion
+            .connection
+            .as_ref()
+            .map(ToString::to_string)
+            .unwrap_or_default(),
+        model: exclusion.model.to_string(),
+        reason: word.to_owned(),
+        remaining_ms: exclusion.until.map(|until| until.remaining_ms(now)),
+        until_unix_ms: exclusion.until.map(|until| until.0),
+        cause: exclusion.cause.as_ref().map(serde_word).unwrap_or_default(),
+    }
+}
+
+/// A final answer as a message.
+#[must_use]
+pub fn rejection_to_proto(
+    rejection: &Rejection,
+    excluded: Vec<common::Exclusion>,
+) -> routing::Reject {
+    routing::Reject {
+        status: u32::from(rejection.status),
+        code: rejection.code.clone(),
+        error_type: rejection.error_type.clone(),
+        message: rejection.message.clone(),
+        retry_after_seconds: rejection.retry_after_secs,
+        pass_through: rejection.pass_through,
+        terminal_reason: rejection.terminal_reason.clone(),
+        pool_size: rejection.pool_size,
+        attempted: rejection.attempted,
+        excluded,
+    }
+}

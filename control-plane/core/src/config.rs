@@ -18,8 +18,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 pub use index::key_hash;
-pub use violations::MAX_VIOLATIONS;
 pub(crate) use step::split_model;
+pub use violations::MAX_VIOLATIONS;
 pub(crate) use violations::Violations;
 
 use crate::ids::{ComboName, ConnectionId, KeyId, ModelId, ProviderId};

@@ -6,6 +6,7 @@
 //! (`architecture.md` §3).
 
 pub mod apply;
+pub mod codec;
 pub mod restore;
 
 use serde::{Deserialize, Serialize};

@@ -101,8 +101,7 @@ fn check_path(path: &str) -> Result<(), &'static str> {
     if path.contains(['?', '#']) {
         return Err("must not have a query or fragment");
     }
-    let allowed =
-        |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@%/".contains(&byte);
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@%/".contains(&byte);
     if !path.bytes().all(allowed) {
         return Err("has a character that a path may not hold unescaped");
     }

@@ -88,11 +88,7 @@ fn breaker_class(
         found.within(format!("{path}.failureThreshold"), threshold, &THRESHOLD);
     }
     if let Some(timeout) = settings.reset_timeout_ms {
-        found.within(
-            format!("{path}.resetTimeoutMs"),
-            timeout,
-            &RESET_TIMEOUT_MS,
-        );
+        found.within(format!("{path}.resetTimeoutMs"), timeout, &RESET_TIMEOUT_MS);
     }
     let Some(degradation) = settings.degradation_threshold else {
         return;

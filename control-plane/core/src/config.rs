@@ -23,6 +23,7 @@ pub use violations::MAX_VIOLATIONS;
 pub(crate) use violations::Violations;
 
 use crate::ids::{ComboName, ConnectionId, KeyId, ModelId, ProviderId};
+pub use crate::secret_source::SecretSource;
 use crate::settings::{ProviderClass, ProviderPolicy, Settings};
 
 /// Most entries of each list of the document.
@@ -117,16 +118,6 @@ pub struct Connection {
     /// Models this connection may serve; empty = all of the provider.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub models: Vec<ModelId>,
-}
-
-/// Where a secret is read from.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase", deny_unknown_fields)]
-pub enum SecretSource {
-    /// An environment variable.
-    Env(String),
-    /// A file; surrounding white space is cut off.
-    File(String),
 }
 
 /// A named ordered list of steps and how it is walked.

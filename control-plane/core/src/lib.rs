@@ -18,6 +18,7 @@ pub mod ids;
 pub mod lockout;
 pub mod outcome;
 pub mod routing;
+mod secret_source;
 pub mod settings;
 pub mod state;
 pub mod time;

@@ -3,8 +3,71 @@
 //! [`Classification`] is a pure function of the outcome and of what is configured; it knows no state. How
 //! long a ladder step is, whether a failure is a duplicate and whether it counts at all is decided where
 //! the classification is applied ([`crate::state`]).
+//!
+//! | room | what it holds |
+//! |---|---|
+//! | `evidence` | what of an answer is looked at, bounded and in lower case |
+//! | `phrases` | the words of upstreams, as data |
+//! | `hints` | how long an upstream asks to wait |
+//! | `status` | the rules, in their order |
+
+mod evidence;
+mod hints;
+mod phrases;
+mod status;
 
 use serde::{Deserialize, Serialize};
+
+use crate::ids::{ModelId, ProviderId};
+use crate::outcome::{LocalFault, Outcome, StreamFault, TransportFault};
+use crate::settings::{ProviderClass, ProviderPolicy};
+use crate::time::Timestamp;
+
+use evidence::Evidence;
+use status::Verdict;
+
+/// What classification needs to know besides the outcome.
+#[derive(Clone, Copy, Debug)]
+pub struct ClassifyContext<'a> {
+    /// The provider, whose id some rules name.
+    pub provider: &'a ProviderId,
+    /// Its class.
+    pub class: ProviderClass,
+    /// It keeps a quota per model (`failure-state.md` §3.4).
+    pub per_model_quota: bool,
+    /// Retry hints become cooldowns (decision 12).
+    pub trust_hints: bool,
+    /// The model that was asked for.
+    pub model: &'a ModelId,
+    /// First step of the class's ladder, in ms; also of model locks that no combo recorded.
+    pub base_cooldown_ms: u64,
+    /// When the outcome was seen, in the store's time; absolute hints are measured from it.
+    pub now: Timestamp,
+}
+
+impl<'a> ClassifyContext<'a> {
+    /// The context of an outcome seen `at` a moment, under a provider's policy.
+    #[must_use]
+    pub fn of(
+        provider: &'a ProviderId,
+        policy: &ProviderPolicy,
+        model: &'a ModelId,
+        at: Timestamp,
+    ) -> Self {
+        Self {
+            provider,
+            class: policy.class,
+            per_model_quota: policy.per_model_quota,
+            trust_hints: policy.cooldown.trust_hints,
+            model,
+            base_cooldown_ms: policy.cooldown.base_ms,
+            now: at,
+        }
+    }
+}
+
+/// Statuses that a breaker counts (`failure-state.md` §1.6). Not 429.
+pub const TRIP_STATUSES: [u16; 5] = [408, 500, 502, 503, 504];
 
 /// Why something is excluded or failed (`failure-state.md` §0, reason vocabulary).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -115,6 +178,9 @@ pub enum Consequence {
     EndConnection(TerminalKind),
     /// Only the model is locked on this connection.
     LockModel(LockLength),
+    /// The connection's refusal streak grows; its length decides how long the connection cools, or that it
+    /// is banned (`failure-state.md` §3.9, request_rejected streak).
+    CountRefusal,
 }
 
 /// What an outcome means.
@@ -140,4 +206,91 @@ pub struct Classification {
     pub request_scoped: bool,
     /// What the upstream asked for, for the client's Retry-After (decision 13).
     pub hint: Option<RetryHint>,
+}
+
+impl Classification {
+    /// Whether a configured egress proxy could not be reached: counted for combos only and exempt from the
+    /// same-provider veto (`failure-state.md` §1.6). No other network fault has status 503.
+    #[must_use]
+    pub fn is_proxy_unreachable(&self) -> bool {
+        self.network && self.status == 503
+    }
+}
+
+/// Says what an outcome means. Total, linear in the size of the outcome, and the same for the same arguments.
+#[must_use]
+pub fn classify(outcome: &Outcome, context: &ClassifyContext<'_>) -> Classification {
+    match outcome {
+        Outcome::Success => success(),
+        Outcome::Response(error) => {
+            let evidence = Evidence::of(error, context);
+            status::judge(&evidence).into_classification(evidence.status, evidence.hint)
+        }
+        Outcome::Transport(fault) => transport(*fault, context),
+        Outcome::Stream(fault) => stream(*fault, context),
+        Outcome::Local(fault) => local(*fault),
+        Outcome::ClientAbort => Verdict::nothing(Reason::Unknown).into_classification(499, None),
+    }
+}
+
+fn success() -> Classification {
+    Classification {
+        success: true,
+        ..Verdict::nothing(Reason::Unknown).into_classification(200, None)
+    }
+}
+
+/// No answer at all: 502, or 503 when it was our proxy (`failure-state.md` §3.3).
+fn transport(fault: TransportFault, context: &ClassifyContext<'_>) -> Classification {
+    let status = match fault {
+        TransportFault::ProxyUnreachable => 503,
+        TransportFault::Resolve
+        | TransportFault::Connect
+        | TransportFault::Tls
+        | TransportFault::Reset
+        | TransportFault::HeadersTimeout
+        | TransportFault::Protocol => 502,
+    };
+    let evidence = Evidence::without_answer(status, context);
+    Classification {
+        network: fault.is_network(),
+        ..status::judge(&evidence).into_classification(status, None)
+    }
+}
+
+/// A stream that failed. One that never became ready says little about the provider, and the absolute deadline
+/// is our own limit: neither is counted by the breaker (`failure-state.md` §1.6). A stream that breaks later is
+/// an ordinary failure (decision 8).
+fn stream(fault: StreamFault, context: &ClassifyContext<'_>) -> Classification {
+    let (status, counted) = match fault {
+        StreamFault::EarlyEof | StreamFault::Truncated => (502, true),
+        StreamFault::IdleTimeout => (504, true),
+        StreamFault::ReadinessTimeout => (504, false),
+        StreamFault::DeadlineExceeded => {
+            return Verdict::record(Reason::ServerError)
+                .without_breaker()
+                .into_classification(504, None);
+        }
+    };
+    let evidence = Evidence::without_answer(status, context);
+    let classification = status::judge(&evidence).into_classification(status, None);
+    Classification {
+        counts_for_breaker: counted && classification.counts_for_breaker,
+        ..classification
+    }
+}
+
+/// A fault of our own: it touches nothing (decision 5).
+fn local(fault: LocalFault) -> Classification {
+    let (status, another_account) = match fault {
+        LocalFault::QueueFull | LocalFault::PermitRefused => (503, true),
+        LocalFault::ExecutionExpired => (504, true),
+        LocalFault::LeaseConflict => (409, false),
+        LocalFault::ControlPlaneUnreachable => (503, false),
+        LocalFault::Internal => (500, false),
+    };
+    Classification {
+        account_fallback: another_account,
+        ..Verdict::nothing(Reason::Local).into_classification(status, None)
+    }
 }

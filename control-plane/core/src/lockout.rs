@@ -1,10 +1,18 @@
-//! Model lockout: state and policy.
+//! Model lockout: one model, or a quota family of models, is left alone on one connection
+//! (`failure-state.md` §4).
+//!
+//! The failing status decides how much is locked ([`key_for`]); a look-up asks for every shape that could cover
+//! a model ([`covering`]). Locks escalate while failures come within a window after the last lock, and decay by
+//! successes. A lock never becomes shorter by a failure, and the count in it outlives the lock, since otherwise
+//! escalation would begin anew each time. A connection keeps at most [`MAX_LOCKS`].
+
 use serde::{Deserialize, Serialize};
 
-use crate::classify::Reason;
-use crate::ids::ModelId;
+use crate::classify::{LockLength, Reason};
+use crate::cooldown::ladder_ms;
+use crate::ids::{ModelId, ProviderId};
 use crate::time::Timestamp;
-use crate::version::Mark;
+use crate::version::{Mark, Version};
 
 /// Most locks one connection keeps; the one that ends first makes room (`architecture.md` §3, Shards).
 pub const MAX_LOCKS: usize = 64;
@@ -59,4 +67,301 @@ pub struct ModelLock {
     pub locked_at: Timestamp,
     /// The last escalation that still stands (episode rule).
     pub escalated: Mark,
+    /// The last change other than decay; only a success decided after it lowers the count (decision 9).
+    pub changed: Mark,
+}
+
+/// A failure that locks a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockingFailure {
+    /// What to lock.
+    pub key: LockKey,
+    /// For how long.
+    pub length: LockLength,
+    /// Why.
+    pub reason: Reason,
+    /// When it happened; the end is counted from here.
+    pub at: Timestamp,
+    /// The version the failed attempt was decided on.
+    pub decided_on: Version,
+}
+
+/// What a provider's models share a quota by.
+struct FamilyRule {
+    /// Provider ids it holds for.
+    providers: &'static [&'static str],
+    /// Parts of a lower-case model name and the family each stands for, first match first; an empty part
+    /// matches every model.
+    families: &'static [(&'static str, &'static str)],
+}
+
+/// Quota families (`failure-state.md` §4.2). What no row names has a quota of its own.
+const FAMILIES: &[FamilyRule] = &[
+    FamilyRule {
+        providers: &["codex"],
+        families: &[("spark", "spark"), ("", "codex")],
+    },
+    FamilyRule {
+        providers: &["antigravity", "agy"],
+        families: &[
+            ("gemini", "family:gemini"),
+            ("claude-", "family:claude"),
+            ("cloud-", "family:claude"),
+            ("anthropic", "family:claude"),
+        ],
+    },
+];
+
+const DAY_MS: u64 = 86_400_000;
+
+/// The quota family a model belongs to at a provider, if models share quotas there.
+#[must_use]
+pub fn quota_family(provider: &ProviderId, model: &ModelId) -> Option<LockKey> {
+    let rule = FAMILIES
+        .iter()
+        .find(|rule| rule.providers.contains(&provider.as_str()))?;
+    let name = model.as_str().to_lowercase();
+    rule.families
+        .iter()
+        .find(|(part, _)| name.contains(part))
+        .map(|(_, family)| LockKey::Family((*family).to_owned()))
+}
+
+/// What a failure with this status locks (`failure-state.md` §4.2).
+#[must_use]
+pub fn key_for(status: u16, provider: &ProviderId, model: &ModelId) -> LockKey {
+    match status {
+        402 | 403 | 429 => {
+            quota_family(provider, model).unwrap_or_else(|| LockKey::Model(model.clone()))
+        }
+        404 => LockKey::Model(model.clone()),
+        _ => exact_key(model),
+    }
+}
+
+fn exact_key(model: &ModelId) -> LockKey {
+    LockKey::Exact(model.as_str().trim().to_lowercase())
+}
+
+/// Every shape of key that covers a model.
+struct Shapes {
+    family: Option<LockKey>,
+    bare: LockKey,
+    exact: LockKey,
+}
+
+impl Shapes {
+    fn of(provider: &ProviderId, model: &ModelId) -> Self {
+        Self {
+            family: quota_family(provider, model),
+            bare: LockKey::Model(model.clone()),
+            exact: exact_key(model),
+        }
+    }
+
+    fn contain(&self, key: &LockKey) -> bool {
+        *key == self.bare || *key == self.exact || self.family.as_ref() == Some(key)
+    }
+}
+
+impl LockoutPolicy {
+    /// The length of a lock after `failure_count` failures, in ms (`failure-state.md` §4.3).
+    #[must_use]
+    pub fn ladder_ms(&self, base_ms: u64, failure_count: u32) -> u64 {
+        let level = if self.exponential {
+            failure_count.saturating_sub(1)
+        } else {
+            0
+        };
+        ladder_ms(base_ms, level, self.max_backoff_steps, self.max_ms)
+    }
+}
+
+impl ModelLock {
+    /// Whether the lock blocks at `now`; at its very end it still does (`failure-state.md` §4.3).
+    #[must_use]
+    pub fn is_active(&self, now: Timestamp) -> bool {
+        now <= self.until
+    }
+
+    /// Until when a further failure still escalates.
+    fn escalates_until(&self, policy: &LockoutPolicy) -> Timestamp {
+        self.last_failure_at
+            .plus_ms(policy.window_ms.saturating_add(self.last_cooldown_ms))
+    }
+
+    /// The last moment at which the lock blocks or escalates.
+    #[must_use]
+    pub fn matters_until(&self, policy: &LockoutPolicy) -> Timestamp {
+        self.until.max(self.escalates_until(policy))
+    }
+}
+
+/// The active lock that covers a model and ends last, over all shapes of keys.
+#[must_use]
+pub fn covering<'a>(
+    locks: &'a [ModelLock],
+    provider: &ProviderId,
+    model: &ModelId,
+    now: Timestamp,
+) -> Option<&'a ModelLock> {
+    if locks.is_empty() {
+        return None;
+    }
+    let shapes = Shapes::of(provider, model);
+    locks
+        .iter()
+        .filter(|lock| lock.is_active(now) && shapes.contain(&lock.key))
+        .max_by_key(|lock| lock.until)
+}
+
+/// Takes a failure in. Returns the new end if it set a lock or moved one's end later.
+pub fn lock(
+    locks: &mut Vec<ModelLock>,
+    failure: &LockingFailure,
+    policy: &LockoutPolicy,
+) -> Option<Timestamp> {
+    let index = locks.iter().position(|lock| lock.key == failure.key);
+    match index.and_then(|index| locks.get_mut(index)) {
+        Some(lock) => lock.fail(failure, policy),
+        None => {
+            locks.retain(|lock| lock.matters_until(policy) >= failure.at);
+            make_room(locks);
+            let length_ms = length_ms(failure, 1, policy);
+            let until = failure.at.plus_ms(length_ms);
+            locks.push(ModelLock {
+                key: failure.key.clone(),
+                until,
+                failure_count: 1,
+                last_failure_at: failure.at,
+                last_cooldown_ms: length_ms,
+                reason: failure.reason,
+                locked_at: failure.at,
+                escalated: Mark::ThisWrite,
+                changed: Mark::ThisWrite,
+            });
+            Some(until)
+        }
+    }
+}
+
+/// `count` successes of a model: each halves the failure counts of the locks that cover it, and a lock whose
+/// count reaches 0 is gone (`failure-state.md` §4.5). Locks changed after the attempt was decided stay.
+pub fn decay(
+    locks: &mut Vec<ModelLock>,
+    provider: &ProviderId,
+    model: &ModelId,
+    decided_on: Version,
+    count: u32,
+) {
+    if locks.is_empty() || count == 0 {
+        return;
+    }
+    let shapes = Shapes::of(provider, model);
+    for lock in locks.iter_mut() {
+        if shapes.contain(&lock.key) && lock.changed.seen_by(decided_on) {
+            lock.failure_count = lock.failure_count.checked_shr(count).unwrap_or(0);
+        }
+    }
+    locks.retain(|lock| lock.failure_count > 0);
+}
+
+/// An operator's clear: the locks that cover the model, or all (`failure-state.md` §4.6).
+pub fn clear(locks: &mut Vec<ModelLock>, provider: &ProviderId, model: Option<&ModelId>) {
+    match model {
+        None => locks.clear(),
+        Some(model) => {
+            let shapes = Shapes::of(provider, model);
+            locks.retain(|lock| !shapes.contain(&lock.key));
+        }
+    }
+}
+
+impl ModelLock {
+    fn fail(&mut self, failure: &LockingFailure, policy: &LockoutPolicy) -> Option<Timestamp> {
+        let within = failure.at <= self.escalates_until(policy);
+        if within && !self.escalated.seen_by(failure.decided_on) {
+            return self.extend(failure, policy);
+        }
+        if within {
+            self.failure_count = self.failure_count.saturating_add(1);
+        } else {
+            self.failure_count = 1;
+            self.locked_at = failure.at;
+        }
+        self.escalated = Mark::ThisWrite;
+        self.changed = Mark::ThisWrite;
+        let length_ms = length_ms(failure, self.failure_count, policy);
+        self.last_failure_at = self.last_failure_at.max(failure.at);
+        let end = failure.at.plus_ms(length_ms);
+        // Never shorter: what ends later keeps its end, reason and length; only the count is taken over.
+        if end <= self.until {
+            return None;
+        }
+        self.until = end;
+        self.reason = failure.reason;
+        self.last_cooldown_ms = length_ms;
+        Some(end)
+    }
+
+    /// A failure of an episode that is accounted for: only an authoritative length moves the end (decision 9).
+    fn extend(&mut self, failure: &LockingFailure, policy: &LockoutPolicy) -> Option<Timestamp> {
+        let LockLength::Exact {
+            authoritative: true,
+            ..
+        } = failure.length
+        else {
+            return None;
+        };
+        let length_ms = length_ms(failure, self.failure_count, policy);
+        let end = failure.at.plus_ms(length_ms);
+        if end <= self.until {
+            return None;
+        }
+        self.until = end;
+        self.reason = failure.reason;
+        self.last_cooldown_ms = self.last_cooldown_ms.max(length_ms);
+        self.changed = Mark::ThisWrite;
+        Some(end)
+    }
+}
+
+/// The length a failure asks for, in ms: exact ones are capped unless authoritative, a used-up quota without a
+/// number lasts until midnight within the cap, all else follows the ladder (`failure-state.md` §4.3 and §4.4).
+fn length_ms(failure: &LockingFailure, failure_count: u32, policy: &LockoutPolicy) -> u64 {
+    match failure.length {
+        LockLength::Exact {
+            ms,
+            authoritative: true,
+        } => ms,
+        LockLength::Exact {
+            ms,
+            authoritative: false,
+        } => ms.min(policy.max_ms),
+        LockLength::Ladder { .. } if failure.reason == Reason::QuotaExhausted => {
+            ms_to_midnight(failure.at).min(policy.max_ms)
+        }
+        LockLength::Ladder { base_ms } => policy.ladder_ms(base_ms, failure_count),
+    }
+}
+
+/// Time to the next midnight UTC, which is when daily quotas begin anew unless configured (decision 22).
+fn ms_to_midnight(at: Timestamp) -> u64 {
+    DAY_MS.saturating_sub(at.0 % DAY_MS)
+}
+
+fn make_room(locks: &mut Vec<ModelLock>) {
+    while locks.len() >= MAX_LOCKS {
+        let first = locks
+            .iter()
+            .enumerate()
+            .min_by_key(|(_, lock)| lock.until)
+            .map(|(index, _)| index);
+        match first {
+            Some(index) => {
+                locks.remove(index);
+            }
+            None => return,
+        }
+    }
 }

@@ -16,6 +16,7 @@ use crate::cooldown::{Cooldown, LastError, RefusalStreak, Terminal};
 use crate::ids::{AttemptId, ConnectionId, ProviderId};
 use crate::lockout::ModelLock;
 use crate::outcome::AttemptOutcome;
+use crate::settings::ProviderPolicy;
 use crate::time::Timestamp;
 use crate::version::Version;
 
@@ -25,6 +26,13 @@ pub const VALUE_SCHEMA: u32 = 1;
 /// How long a value that holds nothing any more is kept, so that an offer of what was cleared finds it
 /// (`architecture.md` §3, Incarnation and restore).
 pub const KEEP_CLEAN_MS: u64 = 3_600_000;
+
+/// How long counts and levels are kept that only a success ends, in ms, from when they last mattered: 30 days.
+/// They have no decay (`failure-state.md` §1.4), so this bounds the memory of providers no longer used.
+pub const KEEP_ESCALATION_MS: u64 = 30 * 86_400_000;
+
+/// How long a terminal state is kept, in ms: ten years stand for ever. It must never lapse by time.
+pub const KEEP_TERMINAL_MS: u64 = 10 * 365 * 86_400_000;
 
 /// Which value of the hot state.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -87,11 +95,20 @@ pub struct StoredValue {
     /// The value itself, with everything that happened in this incarnation.
     pub live: StateValue,
     /// What a restore brought and no event has touched since (see [`restore`]).
-    pub restored: Option<StateValue>,
+    pub restored: Option<Restored>,
     /// The newest version of an earlier incarnation that this value descends from.
     pub ancestor: Version,
     /// After this moment nothing can read the value any more; it is also its expiry in the store.
     pub forget_at: Timestamp,
+}
+
+/// What a restore brought.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Restored {
+    /// The value as it was in an earlier incarnation.
+    pub value: StateValue,
+    /// When [`StoredValue::live`] alone could be forgotten, so that a newer offer replaces this one whole.
+    pub live_forget_at: Timestamp,
 }
 
 /// What can happen to the hot state of one provider.
@@ -188,4 +205,114 @@ pub enum TransitionKind {
     },
     /// A connection is as new: after a success, new credentials or an operator's reset.
     Cleared,
+}
+
+impl ProviderState {
+    /// Whether nothing here influences a decision.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.breaker.is_clean()
+    }
+
+    /// After this moment nothing can read the value any more.
+    fn forget_at(&self, now: Timestamp) -> Timestamp {
+        let clean_at = now.plus_ms(KEEP_CLEAN_MS);
+        if self.is_clean() {
+            return clean_at;
+        }
+        let last = self.breaker.last_failure_at.unwrap_or(now);
+        clean_at.max(last.plus_ms(KEEP_ESCALATION_MS))
+    }
+}
+
+impl ConnectionState {
+    /// Whether nothing here influences a decision and a success has nothing to clear.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.cooldown.is_clean()
+            && self.terminal.is_none()
+            && self.last_error.is_none()
+            && self.refusals.count == 0
+            && self.locks.is_empty()
+    }
+
+    /// After this moment nothing can read the value any more.
+    fn forget_at(&self, now: Timestamp, policy: &ProviderPolicy) -> Timestamp {
+        let clean_at = now.plus_ms(KEEP_CLEAN_MS);
+        if self.terminal.is_some() {
+            return now.plus_ms(KEEP_TERMINAL_MS);
+        }
+        let level_at = (!self.cooldown.is_clean()).then(|| {
+            let end = self.cooldown.until.unwrap_or(now);
+            end.plus_ms(KEEP_ESCALATION_MS)
+        });
+        let error_at = self
+            .last_error
+            .as_ref()
+            .map(|error| error.at.plus_ms(KEEP_ESCALATION_MS));
+        let refusals_at = (self.refusals.count > 0).then(|| {
+            self.refusals
+                .last_at
+                .plus_ms(crate::cooldown::REFUSAL_MEMORY_MS)
+        });
+        let mark_at = self
+            .last_counted_failure_at
+            .map(|at| at.plus_ms(policy.breaker.dedup_connection_ms));
+        let locks_at = self
+            .locks
+            .iter()
+            .map(|lock| lock.matters_until(&policy.lockout));
+        [level_at, error_at, refusals_at, mark_at]
+            .into_iter()
+            .flatten()
+            .chain(locks_at)
+            .fold(clean_at, Timestamp::max)
+    }
+}
+
+impl StateValue {
+    /// A value of the same kind that holds nothing.
+    #[must_use]
+    pub fn clean_of_same_kind(&self) -> Self {
+        match self {
+            Self::Provider(_) => Self::Provider(ProviderState::default()),
+            Self::Connection(_) => Self::Connection(ConnectionState::default()),
+        }
+    }
+
+    /// Whether nothing here influences a decision.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        match self {
+            Self::Provider(state) => state.is_clean(),
+            Self::Connection(state) => state.is_clean(),
+        }
+    }
+
+    /// Gives every mark of the write that stored the value its version ([`crate::version`]). To be called on
+    /// what was read, before anything looks at it or writes it again.
+    pub fn resolve_marks(&mut self, stored_under: Version) {
+        match self {
+            Self::Provider(state) => state.breaker.epoch.resolve(stored_under),
+            Self::Connection(state) => {
+                state.cooldown.escalated.resolve(stored_under);
+                state.cooldown.changed.resolve(stored_under);
+                state.refusals.escalated.resolve(stored_under);
+                for lock in &mut state.locks {
+                    lock.escalated.resolve(stored_under);
+                    lock.changed.resolve(stored_under);
+                }
+            }
+        }
+    }
+}
+
+/// After this moment nothing can read the value any more, seen from `now`. Escalation outlives what it
+/// escalates; a clean value is kept for [`KEEP_CLEAN_MS`], so that an offer of what was cleared finds it.
+#[must_use]
+pub fn forget_at(value: &StateValue, now: Timestamp, policy: &ProviderPolicy) -> Timestamp {
+    match value {
+        StateValue::Provider(state) => state.forget_at(now),
+        StateValue::Connection(state) => state.forget_at(now, policy),
+    }
 }

@@ -1,0 +1,159 @@
+//! What of an upstream's error is looked at: its status, its text in lower case, its structured code and type,
+//! and how long it asks to wait. Everything is bounded, and text is only ever compared, never followed.
+
+use serde_json::Value;
+
+use crate::outcome::{MAX_BODY_BYTES, UpstreamError};
+use crate::settings::ProviderClass;
+
+use super::phrases::{self, any};
+use super::{ClassifyContext, RetryHint, hints};
+
+/// An error as the rules see it.
+#[derive(Debug)]
+pub(super) struct Evidence<'a> {
+    /// The status it amounts to.
+    pub(super) status: u16,
+    /// The body in lower case (ASCII), at most [`MAX_BODY_BYTES`] and the decoded message.
+    pub(super) text: String,
+    /// `error.code`, in lower case.
+    pub(super) code: String,
+    /// `error.type`, in lower case.
+    pub(super) kind: String,
+    /// The headers, names in lower case.
+    pub(super) headers: &'a [(String, String)],
+    /// The wait asked for, whether or not it is trusted.
+    pub(super) hint: Option<RetryHint>,
+    /// Text about quotas is taken at its word (`failure-state.md` §3.3).
+    pub(super) believed: bool,
+    /// What is configured.
+    pub(super) context: &'a ClassifyContext<'a>,
+}
+
+/// The members of an error body that rules look at.
+#[derive(Debug, Default)]
+struct Structured {
+    code: String,
+    kind: String,
+    number: Option<u16>,
+    message: String,
+}
+
+impl<'a> Evidence<'a> {
+    /// Reads an error. One inside a 200 stream gets the status it amounts to (decision 16).
+    pub(super) fn of(error: &'a UpstreamError, context: &'a ClassifyContext<'a>) -> Self {
+        let end = error.body.floor_char_boundary(MAX_BODY_BYTES);
+        let body = error.body.get(..end).unwrap_or_default();
+        let structured = Structured::of(body);
+        let status = if error.embedded {
+            embedded_status(&structured)
+        } else {
+            error.status
+        };
+        let mut text = body.to_ascii_lowercase();
+        if body.contains("\\u") && !structured.message.is_empty() {
+            // Escaped characters hide words; the decoded message shows them.
+            text.push('\n');
+            text.push_str(&structured.message.to_ascii_lowercase());
+        }
+        let believed = status != 429
+            || context.class == ProviderClass::Oauth
+            || any(phrases::LONG_PERIOD_QUOTA, &text)
+            || structured
+                .message
+                .eq_ignore_ascii_case(phrases::BARE_USAGE_LIMIT);
+        Self {
+            status,
+            text,
+            code: structured.code,
+            kind: structured.kind,
+            headers: &error.headers,
+            hint: hints::from_headers(&error.headers, context.now),
+            believed,
+            context,
+        }
+    }
+
+    /// A failure without an answer, under the status it is given.
+    pub(super) fn without_answer(status: u16, context: &'a ClassifyContext<'a>) -> Self {
+        Self {
+            status,
+            text: String::new(),
+            code: String::new(),
+            kind: String::new(),
+            headers: &[],
+            hint: None,
+            believed: true,
+            context,
+        }
+    }
+
+    /// The value of a header.
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        self.headers
+            .iter()
+            .find(|(header, _)| header == name)
+            .map(|(_, value)| value.as_str())
+    }
+
+    /// Whether the code or the type is one of these.
+    pub(super) fn has_code(&self, codes: &[&str]) -> bool {
+        codes.contains(&self.code.as_str()) || codes.contains(&self.kind.as_str())
+    }
+}
+
+impl Structured {
+    /// Reads `{"error": {…}}`, `{"error": "…"}`, the error of a failed `response`, the same without `error`,
+    /// or the first of a list of these.
+    fn of(body: &str) -> Self {
+        let Ok(value) = serde_json::from_str::<Value>(body) else {
+            return Self::default();
+        };
+        let value = match &value {
+            Value::Array(items) => items.first().unwrap_or(&Value::Null),
+            _ => &value,
+        };
+        let error = value
+            .get("error")
+            .or_else(|| value.get("response")?.get("error"))
+            .unwrap_or(value);
+        if let Value::String(message) = error {
+            return Self {
+                message: message.clone(),
+                ..Self::default()
+            };
+        }
+        let text = |name: &str| {
+            error
+                .get(name)
+                .and_then(Value::as_str)
+                .map(str::to_ascii_lowercase)
+                .unwrap_or_default()
+        };
+        let number = ["code", "status", "status_code"]
+            .iter()
+            .filter_map(|name| error.get(*name).and_then(Value::as_u64))
+            .find_map(|number| u16::try_from(number).ok())
+            .filter(|number| (400..=599).contains(number));
+        Self {
+            code: text("code"),
+            kind: text("type"),
+            number,
+            message: error
+                .get("message")
+                .and_then(Value::as_str)
+                .map(str::to_owned)
+                .unwrap_or_default(),
+        }
+    }
+}
+
+/// The status an error inside a 200 stream amounts to: its number, else by its type or code, else 502.
+fn embedded_status(structured: &Structured) -> u16 {
+    structured.number.unwrap_or_else(|| {
+        phrases::EMBEDDED_STATUSES
+            .iter()
+            .find(|(word, _)| structured.kind == *word || structured.code == *word)
+            .map_or(502, |(_, status)| *status)
+    })
+}

@@ -1,0 +1,491 @@
+//! The rules that judge an error, in their order (`failure-state.md` §3.3, §3.4, §3.9 and §7.3).
+//!
+//! Each rule looks at the evidence and answers or passes; the first answer stands. To add a rule, add a
+//! function to [`RULES`] at its place; to add a wording, add it to `phrases`.
+
+use crate::settings::ProviderClass;
+
+use super::evidence::Evidence;
+use super::phrases::{self, any};
+use super::{
+    Classification, Consequence, CooldownLength, HintSource, LockLength, Reason, RetryHint,
+    TRIP_STATUSES, TerminalKind,
+};
+
+/// Cooldown of a path that does not exist, in ms (§3.3-5).
+const NOT_FOUND_MS: u64 = 120_000;
+/// Cooldown when an account that is out of credits may still serve other models, in ms (§3.3-4f).
+const CREDITS_MS: u64 = 120_000;
+/// How long a retired model or a moved endpoint is left alone, in ms (§3.3-4b and c).
+const GONE_MS: u64 = 86_400_000;
+/// Cooldown of a plan limit without a hint, in ms (§3.3-6).
+const PLAN_LIMIT_MS: u64 = 3_600_000;
+
+/// How long a row cools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RowLength {
+    /// The hint if hints are trusted and there is one, else the ladder.
+    Backoff,
+    /// So many ms; 0 records the error only.
+    Flat(u64),
+    /// The class's base.
+    Base,
+}
+
+/// What a rule answers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Verdict {
+    reason: Reason,
+    consequence: Consequence,
+    account_fallback: bool,
+    request_scoped: bool,
+    skip_breaker: bool,
+}
+
+impl Verdict {
+    /// Nobody's state changes and no other account is tried.
+    pub(super) fn nothing(reason: Reason) -> Self {
+        Self {
+            reason,
+            consequence: Consequence::Nothing,
+            account_fallback: false,
+            request_scoped: true,
+            skip_breaker: true,
+        }
+    }
+
+    /// Only the error is recorded, and another account is tried.
+    pub(super) fn record(reason: Reason) -> Self {
+        Self::with(reason, Consequence::RecordError)
+    }
+
+    fn with(reason: Reason, consequence: Consequence) -> Self {
+        Self {
+            reason,
+            consequence,
+            account_fallback: true,
+            request_scoped: false,
+            skip_breaker: false,
+        }
+    }
+
+    fn end(kind: TerminalKind, reason: Reason) -> Self {
+        Self::with(reason, Consequence::EndConnection(kind))
+    }
+
+    /// A cooldown of the connection, or of the model where the provider keeps quotas per model.
+    fn cool(evidence: &Evidence<'_>, length: RowLength, reason: Reason) -> Self {
+        let consequence = if length == RowLength::Flat(0) {
+            Consequence::RecordError
+        } else if locks_model(evidence) {
+            Consequence::LockModel(lock_length(evidence, length))
+        } else {
+            Consequence::CoolConnection(cooldown_length(evidence, length))
+        };
+        Self::with(reason, consequence)
+    }
+
+    fn lock(length: LockLength, reason: Reason) -> Self {
+        Self::with(reason, Consequence::LockModel(length))
+    }
+
+    /// The breaker does not count it whatever the status.
+    pub(super) fn without_breaker(self) -> Self {
+        Self {
+            skip_breaker: true,
+            ..self
+        }
+    }
+
+    fn of_this_request(self) -> Self {
+        Self {
+            request_scoped: true,
+            skip_breaker: true,
+            ..self
+        }
+    }
+
+    fn without_account_fallback(self) -> Self {
+        Self {
+            account_fallback: false,
+            ..self
+        }
+    }
+
+    /// The verdict on a failure with this status and hint.
+    pub(super) fn into_classification(
+        self,
+        status: u16,
+        hint: Option<RetryHint>,
+    ) -> Classification {
+        let overloaded = self.reason == Reason::ModelCapacity;
+        Classification {
+            status,
+            reason: self.reason,
+            success: false,
+            account_fallback: self.account_fallback,
+            consequence: self.consequence,
+            counts_for_breaker: TRIP_STATUSES.contains(&status)
+                && !self.skip_breaker
+                && !overloaded,
+            network: false,
+            request_scoped: self.request_scoped,
+            hint,
+        }
+    }
+}
+
+type Rule = fn(&Evidence<'_>) -> Option<Verdict>;
+
+/// The rules, first answer first. Texts that end a connection come before anything a status says; a status
+/// that ends it comes before texts that only cool.
+const RULES: &[Rule] = &[
+    client_gone,
+    foreign_response,
+    supervised_outage,
+    deactivated,
+    retired_model,
+    endpoint_moved,
+    suspended_for_billing,
+    out_of_credits,
+    request_scoped,
+    missing_resource,
+    content_refused,
+    unauthorized,
+    payment_required,
+    route_not_authorized,
+    request_refused,
+    forbidden_key,
+    unprocessable,
+    generic_text,
+    forbidden_account,
+    bad_request,
+    by_status,
+];
+
+/// Judges an error.
+pub(super) fn judge(evidence: &Evidence<'_>) -> Verdict {
+    RULES
+        .iter()
+        .find_map(|rule| rule(evidence))
+        .unwrap_or_else(|| anything_else(evidence))
+}
+
+fn says(evidence: &Evidence<'_>, patterns: &[phrases::Pattern]) -> bool {
+    any(patterns, &evidence.text)
+}
+
+fn is_oauth(evidence: &Evidence<'_>) -> bool {
+    evidence.context.class == ProviderClass::Oauth
+}
+
+fn is_codex(evidence: &Evidence<'_>) -> bool {
+    evidence.context.provider.as_str() == "codex"
+}
+
+/// Where quotas are per model, these statuses say nothing about the account (§3.4). Of codex only the 429.
+fn locks_model(evidence: &Evidence<'_>) -> bool {
+    if is_codex(evidence) {
+        return evidence.status == 429;
+    }
+    evidence.context.per_model_quota && matches!(evidence.status, 404 | 429 | 500..=599)
+}
+
+fn trusted_hint(evidence: &Evidence<'_>) -> Option<RetryHint> {
+    evidence.hint.filter(|_| evidence.context.trust_hints)
+}
+
+fn cooldown_length(evidence: &Evidence<'_>, length: RowLength) -> CooldownLength {
+    match length {
+        RowLength::Backoff => trusted_hint(evidence).map_or(CooldownLength::Ladder, |hint| {
+            CooldownLength::Hint(hint.wait_ms)
+        }),
+        RowLength::Flat(ms) => CooldownLength::Flat(ms),
+        RowLength::Base => CooldownLength::Base,
+    }
+}
+
+fn lock_length(evidence: &Evidence<'_>, length: RowLength) -> LockLength {
+    let ladder = LockLength::Ladder {
+        base_ms: evidence.context.base_cooldown_ms,
+    };
+    match length {
+        RowLength::Backoff => trusted_hint(evidence).map_or(ladder, |hint| LockLength::Exact {
+            ms: hint.wait_ms,
+            authoritative: hint.source != HintSource::Body,
+        }),
+        RowLength::Flat(ms) => LockLength::Exact {
+            ms,
+            authoritative: false,
+        },
+        RowLength::Base => ladder,
+    }
+}
+
+/// A real 499 is the client that left (§1.6).
+fn client_gone(evidence: &Evidence<'_>) -> Option<Verdict> {
+    (evidence.status == 499).then(|| Verdict::nothing(Reason::Unknown))
+}
+
+fn foreign_response(evidence: &Evidence<'_>) -> Option<Verdict> {
+    let foreign = evidence.has_code(&[phrases::FOREIGN_RESPONSE_CODE])
+        || (evidence.status == 409 && says(evidence, phrases::FOREIGN_RESPONSE));
+    foreign.then(|| Verdict::nothing(Reason::Unknown))
+}
+
+fn supervised_outage(evidence: &Evidence<'_>) -> Option<Verdict> {
+    let (header, value) = phrases::SUPERVISOR_HINT;
+    (evidence.header(header) == Some(value)).then(|| {
+        Verdict::with(
+            Reason::ServerError,
+            Consequence::CoolConnection(cooldown_length(evidence, RowLength::Backoff)),
+        )
+        .without_breaker()
+    })
+}
+
+fn deactivated(evidence: &Evidence<'_>) -> Option<Verdict> {
+    says(evidence, phrases::DEACTIVATED)
+        .then(|| Verdict::end(TerminalKind::Banned, Reason::AuthError))
+}
+
+/// A retired model says nothing about the account, so only the model is locked.
+fn retired_model(evidence: &Evidence<'_>) -> Option<Verdict> {
+    (matches!(evidence.status, 404 | 410) && says(evidence, phrases::RETIRED_MODEL)).then(|| {
+        Verdict::lock(
+            LockLength::Exact {
+                ms: GONE_MS,
+                authoritative: true,
+            },
+            Reason::NotFound,
+        )
+    })
+}
+
+fn endpoint_moved(evidence: &Evidence<'_>) -> Option<Verdict> {
+    says(evidence, phrases::ENDPOINT_MOVED).then(|| {
+        Verdict::with(
+            Reason::NotFound,
+            Consequence::CoolConnection(CooldownLength::Flat(GONE_MS)),
+        )
+    })
+}
+
+fn suspended_for_billing(evidence: &Evidence<'_>) -> Option<Verdict> {
+    says(evidence, phrases::SUSPENDED_FOR_BILLING)
+        .then(|| Verdict::end(TerminalKind::CreditsExhausted, Reason::QuotaExhausted))
+}
+
+/// Where quotas are per model, only an empty wallet ends the account (§3.3-4f).
+fn out_of_credits(evidence: &Evidence<'_>) -> Option<Verdict> {
+    if !evidence.believed {
+        return None;
+    }
+    let wallet = says(evidence, phrases::WALLET_EMPTY);
+    if !wallet && !says(evidence, phrases::OUT_OF_CREDITS) {
+        return None;
+    }
+    if evidence.context.per_model_quota && !wallet {
+        if evidence.status == 402 {
+            return payment_required(evidence);
+        }
+        return Some(Verdict::cool(
+            evidence,
+            RowLength::Flat(CREDITS_MS),
+            Reason::QuotaExhausted,
+        ));
+    }
+    Some(Verdict::end(
+        TerminalKind::CreditsExhausted,
+        Reason::QuotaExhausted,
+    ))
+}
+
+/// A 400 of this kind is judged with the other ones (§7.3).
+fn request_scoped(evidence: &Evidence<'_>) -> Option<Verdict> {
+    if evidence.status == 400 || !evidence.has_code(phrases::REQUEST_SCOPED_CODES) {
+        return None;
+    }
+    Some(Verdict::record(Reason::ModelCapacity).of_this_request())
+}
+
+fn missing_resource(evidence: &Evidence<'_>) -> Option<Verdict> {
+    (evidence.status == 404 && says(evidence, phrases::MISSING_RESOURCE))
+        .then(|| Verdict::nothing(Reason::NotFound))
+}
+
+fn content_refused(evidence: &Evidence<'_>) -> Option<Verdict> {
+    ((400..=499).contains(&evidence.status) && evidence.has_code(phrases::CONTENT_POLICY_CODES))
+        .then(|| Verdict::nothing(Reason::ClientFault))
+}
+
+/// A refused credential has expired, unless it is a token that a refresh may renew (decision 14).
+fn unauthorized(evidence: &Evidence<'_>) -> Option<Verdict> {
+    if evidence.status != 401 {
+        return None;
+    }
+    if is_oauth(evidence) && says(evidence, phrases::OAUTH_TOKEN_INVALID) {
+        return Some(Verdict::record(Reason::AuthError));
+    }
+    Some(Verdict::end(TerminalKind::Expired, Reason::AuthError))
+}
+
+fn payment_required(evidence: &Evidence<'_>) -> Option<Verdict> {
+    if evidence.status != 402 {
+        return None;
+    }
+    if evidence.context.per_model_quota {
+        return Some(Verdict::lock(
+            lock_length(evidence, RowLength::Backoff),
+            Reason::Credits,
+        ));
+    }
+    Some(Verdict::end(
+        TerminalKind::CreditsExhausted,
+        Reason::QuotaExhausted,
+    ))
+}
+
+fn route_not_authorized(evidence: &Evidence<'_>) -> Option<Verdict> {
+    (evidence.status == 403 && says(evidence, phrases::ROUTE_NOT_AUTHORIZED)).then(|| Verdict {
+        request_scoped: false,
+        ..Verdict::nothing(Reason::AuthError)
+    })
+}
+
+/// A provider refuses an OAuth account as such; a streak of it is a ban (§3.9).
+fn request_refused(evidence: &Evidence<'_>) -> Option<Verdict> {
+    let refusing = phrases::REFUSING_PROVIDERS.contains(&evidence.context.provider.as_str())
+        && is_oauth(evidence);
+    (evidence.status == 403 && refusing && says(evidence, phrases::REQUEST_REFUSED))
+        .then(|| Verdict::with(Reason::RequestRejected, Consequence::CountRefusal))
+}
+
+/// A 403 of a connection that is not OAuth never ends it, except a block of bots (§3.3-4m, §3.9).
+fn forbidden_key(evidence: &Evidence<'_>) -> Option<Verdict> {
+    if evidence.status != 403 || is_oauth(evidence) || says(evidence, phrases::FORBIDDEN_BY_QUOTA) {
+        return None;
+    }
+    if says(evidence, phrases::ANTI_BOT_BAN) {
+        return Some(Verdict::end(TerminalKind::Banned, Reason::AuthError));
+    }
+    if says(evidence, phrases::SIGNATURE_BANNED) || says(evidence, phrases::FORBIDDEN_BY_PROJECT) {
+        return Some(Verdict::record(Reason::AuthError));
+    }
+    if evidence.context.per_model_quota {
+        return Some(Verdict::lock(
+            lock_length(evidence, RowLength::Backoff),
+            Reason::Forbidden,
+        ));
+    }
+    Some(Verdict::cool(
+        evidence,
+        RowLength::Backoff,
+        Reason::AuthError,
+    ))
+}
+
+/// A 403 of an OAuth account that no text explains is a ban (§3.4).
+fn forbidden_account(evidence: &Evidence<'_>) -> Option<Verdict> {
+    if evidence.status != 403 || !is_oauth(evidence) {
+        return None;
+    }
+    let recoverable = !says(evidence, phrases::ANTI_BOT_BAN)
+        && (says(evidence, phrases::FORBIDDEN_RECOVERABLE)
+            || says(evidence, phrases::SIGNATURE_BANNED));
+    if recoverable {
+        return Some(Verdict::cool(
+            evidence,
+            RowLength::Backoff,
+            Reason::AuthError,
+        ));
+    }
+    Some(Verdict::end(TerminalKind::Banned, Reason::AuthError))
+}
+
+/// What the client sent is at fault (decision 50).
+fn unprocessable(evidence: &Evidence<'_>) -> Option<Verdict> {
+    matches!(evidence.status, 413 | 422).then(|| Verdict::nothing(Reason::ClientFault))
+}
+
+/// The generic text rows, for every status; not for a 429 whose text about quotas is not believed.
+fn generic_text(evidence: &Evidence<'_>) -> Option<Verdict> {
+    if !evidence.believed {
+        return None;
+    }
+    phrases::GENERIC
+        .iter()
+        .find(|row| says(evidence, row.patterns))
+        .map(|row| Verdict::cool(evidence, row.length, row.reason))
+}
+
+/// A 400 that nothing above claimed (§7.3, decision 50).
+fn bad_request(evidence: &Evidence<'_>) -> Option<Verdict> {
+    if evidence.status != 400 {
+        return None;
+    }
+    let other_model = Verdict::record(Reason::ModelCapacity).of_this_request();
+    if evidence.has_code(&["context_length_exceeded"]) || says(evidence, phrases::CONTEXT_OVERFLOW)
+    {
+        // Another account serves the same model with the same window.
+        return Some(other_model.without_account_fallback());
+    }
+    if let Some(verdict) = model_access(evidence) {
+        return Some(verdict);
+    }
+    if says(evidence, phrases::MALFORMED) || says(evidence, phrases::BAD_PARAMETER) {
+        return Some(other_model);
+    }
+    if says(evidence, phrases::THROTTLED) {
+        return Some(Verdict::cool(
+            evidence,
+            RowLength::Backoff,
+            Reason::RateLimitExceeded,
+        ));
+    }
+    Some(Verdict::nothing(Reason::ClientFault))
+}
+
+/// A 400 about access to the model: the account is fine. Where the provider does not serve the model at all,
+/// no other account of it is tried (§3.8-7).
+fn model_access(evidence: &Evidence<'_>) -> Option<Verdict> {
+    let verdict = Verdict::record(Reason::ModelCapacity).without_breaker();
+    let bad_credential = says(evidence, phrases::BAD_CREDENTIAL);
+    let denied = !bad_credential && says(evidence, phrases::MODEL_ACCESS_DENIED);
+    let not_served = !bad_credential && says(evidence, phrases::MODEL_NOT_SERVED);
+    if denied {
+        return Some(verdict);
+    }
+    if not_served {
+        return Some(verdict.without_account_fallback());
+    }
+    evidence
+        .has_code(phrases::MODEL_ACCESS_CODES)
+        .then_some(verdict)
+}
+
+/// The status rows (§3.3-5 and 6).
+fn by_status(evidence: &Evidence<'_>) -> Option<Verdict> {
+    let verdict = match evidence.status {
+        404 if locks_model(evidence) || evidence.context.class == ProviderClass::Local => {
+            Verdict::lock(lock_length(evidence, RowLength::Backoff), Reason::NotFound)
+        }
+        404 => Verdict::cool(evidence, RowLength::Flat(NOT_FOUND_MS), Reason::Unknown),
+        429 => Verdict::cool(evidence, RowLength::Backoff, Reason::RateLimitExceeded),
+        432 => {
+            let length = trusted_hint(evidence).map_or(PLAN_LIMIT_MS, |hint| hint.wait_ms);
+            Verdict::cool(evidence, RowLength::Flat(length), Reason::QuotaExhausted)
+        }
+        500 if locks_model(evidence) => Verdict::record(Reason::ServerError),
+        406 | 408 | 500 | 502 | 503 | 504 => {
+            Verdict::cool(evidence, RowLength::Backoff, Reason::ServerError)
+        }
+        _ => return None,
+    };
+    Some(verdict)
+}
+
+/// Whatever is left cools for the base and does not grow (§3.3-8).
+fn anything_else(evidence: &Evidence<'_>) -> Verdict {
+    Verdict::cool(evidence, RowLength::Base, Reason::Unknown)
+}

@@ -1,0 +1,107 @@
+//! What an outcome does to the provider's breaker: whose verdict it is, what is vetoed, what is a duplicate
+//! (`failure-state.md` §1.6, decisions 8 to 10).
+
+use crate::breaker::{Breaker, BreakerPolicy, BreakerStatus};
+use crate::time::Timestamp;
+
+use super::Judged;
+
+/// Applies a judged outcome. `mark` is when the last counted failure of the same connection happened.
+pub(super) fn outcome(
+    breaker: &mut Breaker,
+    mark: Option<&mut Option<Timestamp>>,
+    judged: &Judged<'_>,
+    policy: &BreakerPolicy,
+) {
+    if breaker.probe_holder() == Some(judged.attempt.id) {
+        probe_verdict(breaker, mark, judged);
+        return;
+    }
+    if !breaker.epoch.seen_by(judged.attempt.epoch) {
+        return;
+    }
+    match breaker.status {
+        BreakerStatus::Open | BreakerStatus::HalfOpen { .. } => return,
+        BreakerStatus::Closed | BreakerStatus::Degraded => {}
+    }
+    if judged.classification.success {
+        breaker.record_success(judged.count, policy);
+        clear_mark(mark, judged.at);
+        return;
+    }
+    if !counts(judged) || is_duplicate(breaker, mark.as_deref(), judged, policy) {
+        return;
+    }
+    breaker.record_failure(judged.at, policy);
+    move_marks(breaker, mark, judged);
+}
+
+/// The holder's outcome always gives the probe back; de-duplication does not apply, since there is one probe.
+fn probe_verdict(breaker: &mut Breaker, mark: Option<&mut Option<Timestamp>>, judged: &Judged<'_>) {
+    if judged.classification.success {
+        breaker.probe_succeeded();
+        clear_mark(mark, judged.at);
+    } else if counts(judged) {
+        breaker.probe_failed(judged.at);
+        move_marks(breaker, mark, judged);
+    } else {
+        breaker.return_probe(judged.attempt.id);
+    }
+}
+
+/// Whether the breaker counts the failure, duplicates aside. An unreachable egress proxy counts for combos
+/// only; a combo that goes on to the same provider waits for what its next target says, except then.
+fn counts(judged: &Judged<'_>) -> bool {
+    let classification = judged.classification;
+    if !classification.counts_for_breaker {
+        return false;
+    }
+    if classification.is_proxy_unreachable() {
+        return judged.combo;
+    }
+    !(judged.combo && judged.next_target_same_provider)
+}
+
+fn is_duplicate(
+    breaker: &Breaker,
+    mark: Option<&Option<Timestamp>>,
+    judged: &Judged<'_>,
+    policy: &BreakerPolicy,
+) -> bool {
+    let of_connection = mark
+        .copied()
+        .flatten()
+        .is_some_and(|last| apart_ms(last, judged.at) < policy.dedup_connection_ms);
+    let of_provider = judged.classification.network
+        && breaker
+            .last_network_failure_at
+            .is_some_and(|last| apart_ms(last, judged.at) < policy.dedup_provider_ms);
+    of_connection || of_provider
+}
+
+/// How far two events are apart; reports come in any order.
+fn apart_ms(one: Timestamp, other: Timestamp) -> u64 {
+    one.0.abs_diff(other.0)
+}
+
+fn move_marks(breaker: &mut Breaker, mark: Option<&mut Option<Timestamp>>, judged: &Judged<'_>) {
+    if let Some(mark) = mark {
+        *mark = later(*mark, judged.at);
+    }
+    if judged.classification.network {
+        breaker.last_network_failure_at = later(breaker.last_network_failure_at, judged.at);
+    }
+}
+
+fn later(mark: Option<Timestamp>, at: Timestamp) -> Option<Timestamp> {
+    Some(mark.map_or(at, |mark| mark.max(at)))
+}
+
+/// A success ends the failure it follows; one that was seen before the failure does not.
+fn clear_mark(mark: Option<&mut Option<Timestamp>>, at: Timestamp) {
+    if let Some(mark) = mark
+        && mark.is_some_and(|last| last <= at)
+    {
+        *mark = None;
+    }
+}

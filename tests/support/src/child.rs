@@ -35,6 +35,8 @@ const INHERITED: [&str; 9] = [
     "SSL_CERT_FILE",
     "SSL_CERT_DIR",
 ];
+/// Escape codes would hide what a test looks for in a log.
+const PLAIN_LOGS: (&str, &str) = ("NO_COLOR", "1");
 
 /// What to start.
 #[derive(Debug)]
@@ -45,8 +47,10 @@ pub(crate) struct ChildSpec {
     pub(crate) args: Vec<OsString>,
     pub(crate) env: Vec<(OsString, OsString)>,
     pub(crate) work_dir: PathBuf,
-    /// Standard output and error go here, one after the other (appended, so that a restart keeps the history).
+    /// Standard error goes here, and standard output too without `output`. Appended, so that a restart keeps history.
     pub(crate) log: PathBuf,
+    /// Standard output, if it is wanted apart.
+    pub(crate) output: Option<PathBuf>,
     /// Run as this user (only root may).
     pub(crate) user: Option<String>,
     /// What the kernel sends the child when we die.
@@ -60,7 +64,7 @@ pub(crate) struct ChildSpec {
 pub(crate) struct ChildProcess {
     name: String,
     pid: u32,
-    log: PathBuf,
+    logs: Vec<PathBuf>,
     on_drop: (Signal, Duration),
     state: Mutex<State>,
     stopped: Mutex<Vec<u32>>,
@@ -74,11 +78,11 @@ struct State {
 
 impl ChildProcess {
     pub(crate) fn start(spec: ChildSpec) -> Result<Self> {
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(&spec.log)
-            .with_context(|| format!("cannot open {}", spec.log.display()))?;
+        let log = open_log(&spec.log)?;
+        let output = match &spec.output {
+            Some(path) => open_log(path)?,
+            None => log.try_clone()?,
+        };
         let mut command = Command::new("setpriv");
         if let Some(user) = &spec.user {
             let group = crate::account::primary_group(user)?;
@@ -94,10 +98,11 @@ impl ChildProcess {
             .args(&spec.args)
             .env_clear()
             .envs(inherited_env())
+            .env(PLAIN_LOGS.0, PLAIN_LOGS.1)
             .envs(spec.env)
             .current_dir(&spec.work_dir)
             .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
+            .stdout(output)
             .stderr(log)
             // A Ctrl-C in the terminal is for the runner; its children go when it goes.
             .process_group(0);
@@ -107,11 +112,15 @@ impl ChildProcess {
         Ok(Self {
             name: spec.name,
             pid: child.id(),
-            log: spec.log,
+            logs: spec.output.into_iter().chain([spec.log]).collect(),
             on_drop: spec.on_drop,
             state: Mutex::new(State { child, ended: None }),
             stopped: Mutex::new(Vec::new()),
         })
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
     }
 
     /// How it ended, if it did.
@@ -201,17 +210,22 @@ impl ChildProcess {
         Ok(())
     }
 
-    /// The last lines of the log, with a heading.
+    /// The last lines of its logs, each with a heading.
     pub(crate) fn tail(&self) -> String {
-        let heading = format!(
-            "--- last lines of {} ({}) ---",
-            self.name,
-            self.log.display()
-        );
-        match last_lines(&self.log) {
-            Ok(lines) => format!("{heading}\n{lines}\n--- end of log ---"),
-            Err(error) => format!("{heading}\n(cannot be read: {error})"),
-        }
+        let tail = |path: &PathBuf| {
+            let lines = match last_lines(path) {
+                Ok(lines) if lines.is_empty() => return None,
+                Ok(lines) => lines,
+                Err(error) => format!("(cannot be read: {error})"),
+            };
+            Some(format!(
+                "--- end of {} of {} ---\n{lines}",
+                path.display(),
+                self.name
+            ))
+        };
+        let tails: Vec<String> = self.logs.iter().filter_map(tail).collect();
+        tails.join("\n")
     }
 
     fn end_now(&self) -> Result<()> {
@@ -254,6 +268,11 @@ impl Drop for ChildProcess {
         // A failure here leaves the child to the kernel's signal and to the guard.
         drop(self.end_now());
     }
+}
+
+fn open_log(path: &Path) -> Result<File> {
+    let opened = File::options().create(true).append(true).open(path);
+    opened.with_context(|| format!("cannot open {}", path.display()))
 }
 
 fn inherited_env() -> impl Iterator<Item = (&'static str, OsString)> {

@@ -6,16 +6,25 @@
 
 mod account;
 mod child;
+mod fault_proxy;
+mod http_probe;
 mod lifeline;
 mod port;
 mod postgres;
+mod process;
+mod python;
 mod redis;
 mod scratch;
 mod target_dir;
 mod wait;
 
+pub use fault_proxy::{Direction, FaultProxy};
+pub use http_probe::http_status;
+pub use nix::sys::signal::Signal;
 pub use port::{ReservedPort, free_port};
 pub use postgres::{Postgres, PostgresOptions};
+pub use process::{Finished, Process, ProcessBuilder};
+pub use python::{ClientCall, ClientRun, PythonClients};
 pub use redis::{Redis, RedisOptions, RespValue};
 pub use scratch::ScratchDir;
 pub use target_dir::bin_dir;

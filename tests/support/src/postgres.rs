@@ -264,6 +264,7 @@ impl Postgres {
             env: vec![("LC_ALL".into(), "C".into())],
             work_dir: self.scratch.path().to_owned(),
             log: self.scratch.path().join("postgres.log"),
+            output: None,
             user: self.account.as_ref().map(|account| account.name.clone()),
             // Immediate shutdown rather than SIGKILL: it also takes its shared memory away.
             on_our_death: Signal::SIGQUIT,

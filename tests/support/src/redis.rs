@@ -246,6 +246,7 @@ impl Redis {
             env: Vec::new(),
             work_dir: self.scratch.path().to_owned(),
             log: self.scratch.path().join("redis.log"),
+            output: None,
             user: None,
             on_our_death: Signal::SIGKILL,
             on_drop: (Signal::SIGKILL, Duration::from_secs(5)),

@@ -37,6 +37,10 @@ pub enum DurableStoreError {
     /// The schema is of a newer version, or not migrated.
     #[error("the durable store's schema does not fit: {0}")]
     Schema(String),
+    /// Another writer was in the way and this one gave way (deadlock, lock not had in time). Nothing happened;
+    /// the same call may be repeated at once.
+    #[error("another writer was in the way: {0}")]
+    Contended(String),
     /// Any other refusal of the database.
     #[error("the durable store refused: {0}")]
     Refused(String),
@@ -47,7 +51,10 @@ impl DurableStoreError {
     #[must_use]
     pub fn is_certainly_not_applied(&self) -> bool {
         match self {
-            Self::VersionConflict { .. } | Self::Schema(_) | Self::Refused(_) => true,
+            Self::VersionConflict { .. }
+            | Self::Schema(_)
+            | Self::Contended(_)
+            | Self::Refused(_) => true,
             Self::Unreachable(_) | Self::Indeterminate(_) | Self::Corrupt(_) => false,
         }
     }
@@ -56,7 +63,7 @@ impl DurableStoreError {
 /// A connection's credential, sealed. Only the process that holds the sealing key can read it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SealedCredential {
-    /// Whose.
+    /// Whose. At most one credential of each connection is in a document's list.
     pub connection: ConnectionId,
     /// Grows by one with each new credential of the connection, from 1.
     pub version: u64,
@@ -109,11 +116,14 @@ pub trait ConfigurationStore {
     ) -> Result<u64, DurableStoreError>;
 }
 
+/// Most rows of each kind that one [`CheckpointStore::delete_expired_checkpoint`] deletes.
+pub const MAX_DELETE_ROWS: u32 = 10_000;
+
 /// The checkpoint of the hot state.
 #[async_trait]
 pub trait CheckpointStore {
-    /// Upserts entries, each only where its version is newer than the stored one, and raises marks.
-    /// Repeating it changes nothing.
+    /// Upserts entries, each only where its version is newer than the stored one, and raises marks, all of
+    /// it or nothing. Repeating it changes nothing. A mark is kept for [`crate::hot::MARK_TTL`] after `now`.
     async fn save_checkpoint(
         &self,
         shard: Shard,
@@ -122,14 +132,16 @@ pub trait CheckpointStore {
         now: Timestamp,
     ) -> Result<(), DurableStoreError>;
 
-    /// All entries and marks of a shard that are not past their expiry at `now`.
+    /// All entries and marks of a shard that are not past their expiry at `now` (it is past when `now` has
+    /// reached it), as one consistent reading.
     async fn load_checkpoint(
         &self,
         shard: Shard,
         now: Timestamp,
     ) -> Result<(Vec<Entry>, Vec<ReportMark>), DurableStoreError>;
 
-    /// Deletes what is past its expiry; returns how many rows.
+    /// Deletes what is past its expiry, at most [`MAX_DELETE_ROWS`] of each kind; returns how many rows. Ask
+    /// again while it is not 0.
     async fn delete_expired_checkpoint(&self, now: Timestamp) -> Result<u64, DurableStoreError>;
 }
 
@@ -154,16 +166,38 @@ pub struct UsageRecord {
     pub output_tokens: Option<u64>,
 }
 
+/// What an administrator did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditEntry {
+    /// When, by the database's clock.
+    pub at: Timestamp,
+    /// Who.
+    pub author: String,
+    /// What, as a fixed word: `save_document`.
+    pub action: String,
+    /// In words; never a secret.
+    pub summary: String,
+    /// The version of the document afterwards, where it changed.
+    pub document_version: Option<u64>,
+}
+
+/// Longest author or summary that is kept, in bytes; the rest is cut off.
+pub const MAX_AUDIT_TEXT_BYTES: usize = 4_096;
+/// Most rows a list returns, whatever is asked for.
+pub const MAX_LIST_ROWS: u32 = 1_000;
+
 /// History: append-only.
 #[async_trait]
 pub trait HistoryStore {
-    /// Appends transitions. A caller that is not sure repeats it; `id` (unique) makes that harmless.
+    /// Appends transitions, all or none. A caller that is not sure repeats it; `id` (unique) makes that
+    /// harmless. A repeat keeps the order of the first call.
     async fn append_transitions(
         &self,
         transitions: &[(String, Transition)],
     ) -> Result<(), DurableStoreError>;
 
-    /// The newest transitions, newest first, at most `limit`, of one provider or all.
+    /// The newest transitions, newest first (of one moment: the last appended first), at most `limit` and
+    /// [`MAX_LIST_ROWS`], of one provider or all.
     async fn list_transitions(
         &self,
         provider: Option<&ProviderId>,
@@ -172,13 +206,18 @@ pub trait HistoryStore {
 
     /// Records usage, each attempt once; returns how many were new.
     async fn record_usage(&self, records: &[UsageRecord]) -> Result<u64, DurableStoreError>;
+
+    /// The newest entries of the audit trail, newest first, at most `limit` and [`MAX_LIST_ROWS`].
+    async fn list_audit(&self, limit: u32) -> Result<Vec<AuditEntry>, DurableStoreError>;
 }
 
 /// One leader at a time.
 #[async_trait]
 pub trait Leadership {
     /// Tries to become, or confirms to still be, the leader of a named task. The claim lasts until
-    /// [`Leadership::resign`] or until the connection that holds it is lost. At most one process is leader
+    /// [`Leadership::resign`] or until the connection that holds it is lost, which it also is when nothing is
+    /// asked on it for a while (10 s unless configured): a leader confirms its claim every second. An error
+    /// means that the claim must be taken for lost. At most one process is leader
     /// at a time as far as the store can tell; what the leader does must be harmless when two do it.
     async fn try_lead(&self, task: &'static str) -> Result<bool, DurableStoreError>;
 

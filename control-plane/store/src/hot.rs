@@ -6,6 +6,8 @@
 //! second, of a store that lost its memory. **Repair:** whoever finds a new incarnation necessary begins
 //! it and offers what it remembers.
 
+pub mod bounds;
+
 use std::fmt::Debug;
 use std::time::Duration;
 

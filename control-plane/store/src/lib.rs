@@ -6,5 +6,10 @@
 
 pub mod clock;
 pub mod codec;
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
 pub mod durable;
+pub mod fault;
 pub mod hot;
+pub mod memory;
+pub mod pacing;

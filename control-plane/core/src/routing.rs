@@ -4,10 +4,29 @@
 //! | room | what it holds |
 //! |---|---|
 //! | `resolve` | from the model name of a request to targets |
-//! | `gates` | the ordered list of reasons to skip a target |
+//! | `private_view` | the view with the request's own failures in it |
+//! | `gates`, `exclusion` | the ordered list of reasons to skip an account, and what was skipped |
 //! | `exhaustion` | what earlier attempts of the same request rule out |
-//! | `decide` | the driver: accounts, targets, retries, waits |
+//! | `progress` | which pass and target the request is at |
+//! | `accounts` | the accounts of a target and the choice among them |
+//! | `driver` | targets, retries, waits |
+//! | `wait` | waiting for a cooldown instead of failing |
 //! | `terminal` | the final answer when nothing is left |
+//! | `explain` | all of it laid open for people |
+
+mod accounts;
+mod driver;
+mod exclusion;
+mod exhaustion;
+mod explain;
+mod gates;
+mod private_view;
+mod progress;
+mod resolve;
+mod terminal;
+#[cfg(test)]
+mod tests;
+mod wait;
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,6 +40,12 @@ use crate::outcome::Attempt;
 use crate::state::{ConnectionState, ProviderState};
 use crate::time::Timestamp;
 use crate::version::Version;
+
+pub use driver::{decide, next_target_same_provider};
+pub use exclusion::MAX_EXCLUSIONS;
+pub use explain::{ExplainedTarget, Explanation, MAX_EXPLAINED, explain};
+pub use resolve::{Route, resolve};
+pub use wait::{CoolingTimer, WaitPolicy, cooldown_wait};
 
 /// Hot state as decisions read it. Absent means: nothing ever happened there.
 pub trait View {
@@ -139,12 +164,7 @@ pub struct Dispatch {
     pub pass: u32,
     /// Position of the target, for [`PriorAttempt::target`].
     pub target: u32,
-    /// The request named a combo, for [`crate::outcome::AttemptOutcome::combo`].
-    pub combo: bool,
-    /// The target after this one is of the same provider, for
-    /// [`crate::outcome::AttemptOutcome::next_target_same_provider`].
-    pub next_target_same_provider: bool,
-    /// Excluded before this one was chosen, in order.
+    /// What was excluded before this one was chosen, in order, at most [`MAX_EXCLUSIONS`].
     pub excluded: Vec<Exclusion>,
 }
 
@@ -227,6 +247,6 @@ pub struct Rejection {
     pub pool_size: u32,
     /// How many attempts were made.
     pub attempted: u32,
-    /// Everything excluded.
+    /// What was excluded, in order, at most [`MAX_EXCLUSIONS`].
     pub excluded: Vec<Exclusion>,
 }

@@ -86,7 +86,7 @@ fn providers(
         .map(|provider| {
             let mut written = provider.clone();
             let url = base_url::without_trailing_slash(&provider.base_url);
-            written.base_url = url.to_owned();
+            url.clone_into(&mut written.base_url);
             let entry = ProviderEntry {
                 policy: ProviderPolicy::resolve(&document.settings, provider, overrides),
                 models: provider.models.iter().cloned().collect(),

@@ -1,0 +1,99 @@
+//! What was excluded, kept short: a provider may have thousands of accounts that all cool down.
+
+use crate::classify::TerminalKind;
+use crate::time::Timestamp;
+
+use super::{Exclusion, ExclusionReason};
+
+/// Most exclusions that are told with a decision (`sessions-and-streams.md` §5.2).
+pub const MAX_EXCLUSIONS: usize = 64;
+
+impl ExclusionReason {
+    /// The word on the wire (`routing.md` §3).
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NotAllowed => "not_allowed",
+            Self::ProtocolMismatch => "protocol_mismatch",
+            Self::Terminal(TerminalKind::Expired) => "terminal:expired",
+            Self::Terminal(TerminalKind::CreditsExhausted) => "terminal:credits_exhausted",
+            Self::Terminal(TerminalKind::Banned) => "terminal:banned",
+            Self::Disabled => "disabled",
+            Self::CircuitOpen => "circuit_open",
+            Self::ConnectionCooldown => "connection_cooldown",
+            Self::RequestExhaustion => "request_exhaustion",
+            Self::ModelLockout => "model_lockout",
+            Self::Unavailable => "unavailable",
+        }
+    }
+
+    /// Whether it ends by itself, so that a client may come back (decision 27).
+    #[must_use]
+    pub fn is_timer(self) -> bool {
+        match self {
+            Self::CircuitOpen | Self::ConnectionCooldown | Self::ModelLockout => true,
+            Self::NotAllowed
+            | Self::ProtocolMismatch
+            | Self::Terminal(_)
+            | Self::Disabled
+            | Self::RequestExhaustion
+            | Self::Unavailable => false,
+        }
+    }
+}
+
+/// Everything excluded on the way: the first [`MAX_EXCLUSIONS`] whole, of all of them what the final answer
+/// needs.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Exclusions {
+    list: Vec<Exclusion>,
+    any_timer: bool,
+    soonest_end: Option<Timestamp>,
+}
+
+impl Exclusions {
+    /// Adds one.
+    pub(super) fn push(&mut self, exclusion: Exclusion) {
+        if exclusion.reason.is_timer() {
+            self.any_timer = true;
+            self.soonest_end = match (self.soonest_end, exclusion.until) {
+                (Some(one), Some(other)) => Some(one.min(other)),
+                (one, other) => one.or(other),
+            };
+        }
+        if self.list.len() < MAX_EXCLUSIONS {
+            self.list.push(exclusion);
+        }
+    }
+
+    /// Adds all of another.
+    pub(super) fn append(&mut self, other: Self) {
+        self.any_timer |= other.any_timer;
+        self.soonest_end = match (self.soonest_end, other.soonest_end) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        };
+        let room = MAX_EXCLUSIONS.saturating_sub(self.list.len());
+        self.list.extend(other.list.into_iter().take(room));
+    }
+
+    /// Some exclusion ends by itself.
+    pub(super) fn any_timer(&self) -> bool {
+        self.any_timer
+    }
+
+    /// The earliest known end of one that does.
+    pub(super) fn soonest_end(&self) -> Option<Timestamp> {
+        self.soonest_end
+    }
+
+    /// The first ones, in order.
+    pub(super) fn into_list(self) -> Vec<Exclusion> {
+        self.list
+    }
+
+    /// The first ones, in order.
+    pub(super) fn list(&self) -> &[Exclusion] {
+        &self.list
+    }
+}

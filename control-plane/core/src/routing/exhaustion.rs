@@ -1,0 +1,111 @@
+//! What earlier targets of the same pass rule out (`routing.md` §4).
+//!
+//! The sets live within one pass over the targets: a repeat of the list and a cooldown wait begin with empty
+//! ones. Nothing is kept; they are derived from the attempts that the request carries along. Only the last
+//! result of each target's account loop fills them (§5.0).
+
+use std::collections::BTreeSet;
+
+use crate::classify::{Classification, Reason};
+use crate::config::{ComboTarget, Config};
+use crate::ids::{ConnectionId, ModelId, ProviderId};
+
+use super::PriorAttempt;
+
+/// The three sets, and the models whose context window was too small.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Exhaustion<'a> {
+    connections: BTreeSet<&'a ConnectionId>,
+    providers: BTreeSet<&'a ProviderId>,
+    transient: BTreeSet<&'a ProviderId>,
+    overflowed: BTreeSet<&'a ModelId>,
+}
+
+/// What one result adds to the sets, top to bottom of the table in §4.2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    /// Nothing.
+    Nothing,
+    /// The connection, for a pinned target, else the whole provider.
+    PinnedOrProvider,
+    /// The whole provider.
+    Provider,
+    /// The provider's accounts may be used although they cool down.
+    Transient,
+    /// No target of the same model (decision 50).
+    Model,
+}
+
+/// The effect of a result of a provider, and whether the target counts as exhausted, which also forbids a
+/// retry on it.
+pub(super) fn effect(classification: &Classification, per_model_quota: bool) -> (Effect, bool) {
+    let Classification { status, reason, .. } = *classification;
+    if is_input_bound(classification) {
+        return (Effect::Model, false);
+    }
+    let of_this_request =
+        classification.request_scoped || matches!(reason, Reason::Local | Reason::ClientFault);
+    match status {
+        _ if of_this_request => (Effect::Nothing, false),
+        401 | 403 => (Effect::PinnedOrProvider, true),
+        _ if reason == Reason::QuotaExhausted && !per_model_quota => (Effect::Provider, true),
+        429 => (Effect::Transient, false),
+        500 if per_model_quota => (Effect::Nothing, false),
+        408 | 500 | 502 | 503 | 504 | 524 => (Effect::PinnedOrProvider, false),
+        _ => (Effect::Nothing, false),
+    }
+}
+
+/// The input does not fit the model, so every account of it would say the same (`failure-state.md` §7.3,
+/// context overflow). Other faults of a request's shape may be seen differently by another account.
+pub(super) fn is_input_bound(classification: &Classification) -> bool {
+    classification.status == 400
+        && classification.reason == Reason::ModelCapacity
+        && classification.request_scoped
+        && !classification.account_fallback
+}
+
+impl<'a> Exhaustion<'a> {
+    /// Takes in the last result of a target.
+    pub(super) fn add(&mut self, target: &'a ComboTarget, last: &'a PriorAttempt, config: &Config) {
+        let per_model_quota = config
+            .provider(&target.provider)
+            .is_some_and(|entry| entry.policy.per_model_quota);
+        match effect(&last.classification, per_model_quota).0 {
+            Effect::Nothing => {}
+            Effect::PinnedOrProvider => match &target.connection {
+                Some(connection) => {
+                    self.connections.insert(connection);
+                }
+                None => {
+                    self.providers.insert(&target.provider);
+                }
+            },
+            Effect::Provider => {
+                self.providers.insert(&target.provider);
+            }
+            Effect::Transient => {
+                self.transient.insert(&target.provider);
+            }
+            Effect::Model => {
+                self.overflowed.insert(&target.model);
+            }
+        }
+    }
+
+    /// Every target of the provider, or of the model, is ruled out.
+    pub(super) fn rules_out_target(&self, target: &ComboTarget) -> bool {
+        self.providers.contains(&target.provider) || self.overflowed.contains(&target.model)
+    }
+
+    /// The connection is ruled out.
+    pub(super) fn rules_out_connection(&self, connection: &ConnectionId) -> bool {
+        self.connections.contains(connection)
+    }
+
+    /// An account of the target may be chosen although it cools down. Not for a pinned target, whose own
+    /// connection would be asked again before its time (`routing.md` §3, gate 3).
+    pub(super) fn relaxes_cooldown(&self, target: &ComboTarget) -> bool {
+        target.connection.is_none() && self.transient.contains(&target.provider)
+    }
+}

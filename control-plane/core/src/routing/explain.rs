@@ -1,0 +1,108 @@
+//! The same decision laid open: every account of every target with everything that excludes it.
+
+use crate::ids::{ConnectionId, ModelId, ProviderId};
+
+use super::accounts::{Past, Scene, exclusion, no_account};
+use super::driver::{Driver, decide};
+use super::exhaustion::Exhaustion;
+use super::private_view::PrivateView;
+use super::resolve::resolve;
+use super::{Decision, Exclusion, Input};
+
+/// Most accounts that are told; what follows is counted.
+pub const MAX_EXPLAINED: usize = 1_000;
+
+/// Why a request would go where it would go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explanation {
+    /// Accounts in the order in which they would be tried; of a target without any, the target alone.
+    pub targets: Vec<ExplainedTarget>,
+    /// Accounts beyond [`MAX_EXPLAINED`].
+    pub omitted: usize,
+    /// What would be done now.
+    pub decision: Decision,
+}
+
+/// One account of one target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExplainedTarget {
+    /// Provider.
+    pub provider: ProviderId,
+    /// The account; absent when the target has none.
+    pub connection: Option<ConnectionId>,
+    /// Model.
+    pub model: ModelId,
+    /// The decision is to send the next attempt here.
+    pub chosen: bool,
+    /// Everything that excludes it, in the order of the gates; empty when it may be used.
+    pub exclusions: Vec<Exclusion>,
+}
+
+/// Explains the next step of a request.
+#[must_use]
+pub fn explain(input: &Input<'_>) -> Explanation {
+    let Some(route) = resolve(input.config, &input.facts.model) else {
+        return Explanation {
+            targets: Vec::new(),
+            omitted: 0,
+            decision: decide(input),
+        };
+    };
+    let view = PrivateView::new(input, &route);
+    let scene = Scene {
+        input,
+        route: &route,
+        view: &view,
+    };
+    let decision = Driver { scene }.decide();
+    let exhaustion = Exhaustion::default();
+    let past = Past::of_fresh_target(&exhaustion);
+    let mut explained = Vec::new();
+    let mut omitted = 0_usize;
+    let mut tell = |entry: &dyn Fn() -> ExplainedTarget| {
+        if explained.len() < MAX_EXPLAINED {
+            explained.push(entry());
+        } else {
+            omitted = omitted.saturating_add(1);
+        }
+    };
+    for (index, target) in route.targets.iter().enumerate() {
+        let mut accounts = 0_usize;
+        scene.for_each_account(target, past, input.now, |connection, hits| {
+            accounts = accounts.saturating_add(1);
+            tell(&|| ExplainedTarget {
+                provider: target.provider.clone(),
+                connection: Some(connection.id.clone()),
+                model: target.model.clone(),
+                chosen: is_chosen(&decision, index, &connection.id),
+                exclusions: hits
+                    .iter()
+                    .map(|hit| exclusion(target, &connection.id, hit))
+                    .collect(),
+            });
+        });
+        if accounts == 0 {
+            tell(&|| ExplainedTarget {
+                provider: target.provider.clone(),
+                connection: None,
+                model: target.model.clone(),
+                chosen: false,
+                exclusions: vec![no_account(target)],
+            });
+        }
+    }
+    Explanation {
+        targets: explained,
+        omitted,
+        decision,
+    }
+}
+
+fn is_chosen(decision: &Decision, target: usize, connection: &ConnectionId) -> bool {
+    match decision {
+        Decision::Dispatch(dispatch) => {
+            usize::try_from(dispatch.target) == Ok(target) && dispatch.connection == *connection
+        }
+        Decision::Wait(_) | Decision::Reject(_) => false,
+    }
+}

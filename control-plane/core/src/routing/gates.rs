@@ -1,0 +1,205 @@
+//! The reasons to skip an account, in the fixed order of `routing.md` §3. A new mechanism that excludes is one
+//! function here and one line in [`GATES`].
+//!
+//! The first gate that hits skips the account. Some hits are the same for every account of the target; they
+//! skip the whole target at once, so a provider whose breaker is open costs one look and one exclusion however
+//! many accounts it has.
+
+use std::sync::Arc;
+
+use crate::breaker::Phase;
+use crate::classify::Reason;
+use crate::config::{ComboTarget, Connection, ProviderEntry};
+use crate::ids::ConnectionId;
+use crate::lockout;
+use crate::state::ConnectionState;
+use crate::time::Timestamp;
+
+use super::exhaustion::Exhaustion;
+use super::resolve::Route;
+use super::{ExclusionReason, Input};
+
+/// One account of one target, with everything the gates look at.
+#[derive(Clone, Copy)]
+pub(super) struct Candidate<'a> {
+    /// The decision's input.
+    pub(super) input: &'a Input<'a>,
+    /// What the request named.
+    pub(super) route: &'a Route<'a>,
+    /// The target.
+    pub(super) target: &'a ComboTarget,
+    /// Its provider.
+    pub(super) entry: &'a ProviderEntry,
+    /// Where the provider's breaker stands.
+    pub(super) phase: Phase,
+    /// The account.
+    pub(super) connection: &'a Connection,
+    /// Its state; absent when nothing ever happened.
+    pub(super) state: Option<&'a Arc<ConnectionState>>,
+    /// What earlier targets rule out.
+    pub(super) exhaustion: &'a Exhaustion<'a>,
+    /// Accounts tried in this round of the target.
+    pub(super) tried: &'a [&'a ConnectionId],
+    /// Cooldowns are not looked at (`routing.md` §4.1, transient set).
+    pub(super) ignore_cooldown: bool,
+    /// For when.
+    pub(super) at: Timestamp,
+}
+
+/// What a gate found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Hit {
+    /// Which gate.
+    pub(super) reason: ExclusionReason,
+    /// It holds for every account of the target.
+    pub(super) whole_target: bool,
+    /// When it ends by itself, if it does.
+    pub(super) until: Option<Timestamp>,
+    /// Why what excludes came about.
+    pub(super) cause: Option<Reason>,
+}
+
+type Gate = fn(&Candidate<'_>) -> Option<Hit>;
+
+/// All gates in order. The gates of mechanisms that are not there yet (2, 2a, 3a, 6, 7, 9 to 11) have no line.
+const GATES: [Gate; 9] = [
+    not_allowed,         // 0a
+    protocol_mismatch,   // 0b
+    terminal,            // 0c
+    disabled,            // 0d
+    circuit_open,        // 1
+    connection_cooldown, // 3
+    request_exhaustion,  // 4
+    model_lockout,       // 5
+    unavailable,         // 8
+];
+
+/// The first gate that excludes the account; `None` when it may be used.
+pub(super) fn first_hit(candidate: &Candidate<'_>) -> Option<Hit> {
+    GATES.iter().find_map(|gate| gate(candidate))
+}
+
+/// Every gate that excludes the account, in order.
+pub(super) fn all_hits(candidate: &Candidate<'_>) -> impl Iterator<Item = Hit> {
+    GATES.iter().filter_map(|gate| gate(candidate))
+}
+
+impl Hit {
+    fn of_account(reason: ExclusionReason) -> Self {
+        Self {
+            reason,
+            whole_target: false,
+            until: None,
+            cause: None,
+        }
+    }
+
+    fn of_target(reason: ExclusionReason) -> Self {
+        Self {
+            whole_target: true,
+            ..Self::of_account(reason)
+        }
+    }
+}
+
+/// 0a: the key may not ask for this, or not use this connection, or the operator named another one.
+fn not_allowed(candidate: &Candidate<'_>) -> Option<Hit> {
+    let facts = candidate.input.facts;
+    let connection = &candidate.connection.id;
+    if let Some(key) = &facts.key {
+        if !candidate.route.allowed_by(key) {
+            return Some(Hit::of_target(ExclusionReason::NotAllowed));
+        }
+        if !key.allowed_connections.is_empty() && !key.allowed_connections.contains(connection) {
+            return Some(Hit::of_account(ExclusionReason::NotAllowed));
+        }
+    }
+    match &facts.forced_connection {
+        Some(forced) if forced != connection => Some(Hit::of_account(ExclusionReason::NotAllowed)),
+        Some(_) | None => None,
+    }
+}
+
+/// 0b: bodies pass through, so a target must speak what the client speaks (decision 48).
+fn protocol_mismatch(candidate: &Candidate<'_>) -> Option<Hit> {
+    let speaks = candidate.entry.provider.protocol;
+    (speaks != candidate.input.facts.protocol)
+        .then(|| Hit::of_target(ExclusionReason::ProtocolMismatch))
+}
+
+/// 0c: nothing relaxes a terminal state (decision 29).
+fn terminal(candidate: &Candidate<'_>) -> Option<Hit> {
+    let state = candidate.state?;
+    let terminal = state.terminal.as_ref()?;
+    Some(Hit {
+        cause: state.last_error.as_ref().map(|error| error.reason),
+        ..Hit::of_account(ExclusionReason::Terminal(terminal.kind))
+    })
+}
+
+/// 0d: switched off, or nothing to authenticate with.
+fn disabled(candidate: &Candidate<'_>) -> Option<Hit> {
+    let connection = candidate.connection;
+    let usable = connection.enabled && (candidate.input.has_credential)(&connection.id);
+    (!usable).then(|| Hit::of_account(ExclusionReason::Disabled))
+}
+
+/// 1: open, or half-open with the probe out.
+fn circuit_open(candidate: &Candidate<'_>) -> Option<Hit> {
+    if candidate.phase.admits() {
+        return None;
+    }
+    let remaining_ms = candidate.phase.retry_after_ms();
+    Some(Hit {
+        until: Some(candidate.at.plus_ms(remaining_ms)),
+        ..Hit::of_target(ExclusionReason::CircuitOpen)
+    })
+}
+
+/// 3: the connection cools down.
+fn connection_cooldown(candidate: &Candidate<'_>) -> Option<Hit> {
+    if candidate.ignore_cooldown {
+        return None;
+    }
+    let cooldown = &candidate.state?.cooldown;
+    cooldown.is_running(candidate.at).then(|| Hit {
+        until: cooldown.until,
+        cause: cooldown.reason,
+        ..Hit::of_account(ExclusionReason::ConnectionCooldown)
+    })
+}
+
+/// 4: earlier attempts of this request rule it out.
+fn request_exhaustion(candidate: &Candidate<'_>) -> Option<Hit> {
+    if candidate.exhaustion.rules_out_target(candidate.target) {
+        return Some(Hit::of_target(ExclusionReason::RequestExhaustion));
+    }
+    let connection = &candidate.connection.id;
+    let ruled_out = candidate.exhaustion.rules_out_connection(connection)
+        || candidate.tried.contains(&connection);
+    ruled_out.then(|| Hit::of_account(ExclusionReason::RequestExhaustion))
+}
+
+/// 5: the model, its family or exactly this model is locked on the connection.
+fn model_lockout(candidate: &Candidate<'_>) -> Option<Hit> {
+    let target = candidate.target;
+    let locks = &candidate.state?.locks;
+    let lock = lockout::covering(locks, &target.provider, &target.model, candidate.at)?;
+    Some(Hit {
+        until: Some(lock.until),
+        cause: Some(lock.reason),
+        ..Hit::of_account(ExclusionReason::ModelLockout)
+    })
+}
+
+/// 8: the provider or the connection does not serve the model.
+fn unavailable(candidate: &Candidate<'_>) -> Option<Hit> {
+    let model = &candidate.target.model;
+    let models = &candidate.entry.models;
+    if !models.is_empty() && !models.contains(model) {
+        return Some(Hit::of_target(ExclusionReason::Unavailable));
+    }
+    let models = &candidate.connection.models;
+    let serves = models.is_empty() || models.contains(model);
+    (!serves).then(|| Hit::of_account(ExclusionReason::Unavailable))
+}

@@ -1,0 +1,128 @@
+//! From the model name of a request to its targets and the terms they are walked on (`routing.md` §1.4, §5.0).
+//!
+//! Combos are looked up first, so a combo named like a model shadows it on purpose. A name that is no combo is
+//! a combo of one unpinned target without same-target retries.
+
+use std::borrow::Cow;
+
+use crate::config::{ApiKey, ComboConfig, ComboEntry, ComboTarget, Config};
+use crate::ids::ModelId;
+
+use super::wait::WaitPolicy;
+
+const MAX_RETRIES: u32 = 1;
+const RETRY_DELAY_MS: u64 = 2_000;
+const MAX_GLOBAL_ATTEMPTS: u32 = 30;
+
+/// What a name stands for.
+#[derive(Clone, Debug)]
+pub struct Route<'a> {
+    /// The combo, when the name is one.
+    pub combo: Option<&'a ComboEntry>,
+    /// Its targets, in order.
+    pub targets: Cow<'a, [ComboTarget]>,
+    /// How they are walked.
+    pub(super) terms: Terms,
+}
+
+/// Limits of the walk over the targets (`routing.md` §1.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Terms {
+    /// Same-target retries.
+    pub(super) max_retries: u32,
+    /// Wait before one, in ms.
+    pub(super) retry_delay_ms: u64,
+    /// Repeats of the whole list.
+    pub(super) max_set_retries: u32,
+    /// Wait before one, in ms.
+    pub(super) set_retry_delay_ms: u64,
+    /// Cap on all attempts of the request.
+    pub(super) max_global_attempts: usize,
+    /// No same-target retry while another target follows.
+    pub(super) failover_before_retry: bool,
+    /// Waiting for cooldowns.
+    pub(super) wait: WaitPolicy,
+}
+
+/// What the name means, or `None` when it is neither a combo, nor `provider/model` of a known provider, nor a
+/// model that some provider lists.
+#[must_use]
+pub fn resolve<'a>(config: &'a Config, name: &str) -> Option<Route<'a>> {
+    let settings = &config.document.settings;
+    let stored = config.combo(name).or_else(|| {
+        let name = name.strip_prefix("combo/")?;
+        config.combo(name)
+    });
+    if let Some(combo) = stored {
+        let wait = WaitPolicy::for_combos(&settings.combo_cooldown_wait);
+        return Some(Route {
+            combo: Some(combo),
+            targets: Cow::Borrowed(&combo.targets),
+            terms: Terms::of_combo(&combo.combo.config, wait),
+        });
+    }
+    let wait = WaitPolicy::for_others(&settings.wait_for_cooldown);
+    Some(Route {
+        combo: None,
+        targets: Cow::Owned(vec![single_target(config, name)?]),
+        terms: Terms::of_single(wait),
+    })
+}
+
+fn single_target(config: &Config, name: &str) -> Option<ComboTarget> {
+    let named = name.split_once('/').and_then(|(provider, model)| {
+        let (provider, _) = config.providers.get_key_value(provider)?;
+        Some((provider.clone(), ModelId::new(model).ok()?))
+    });
+    let (provider, model) = named.or_else(|| {
+        let (model, provider) = config.bare_models.get_key_value(name)?;
+        Some((provider.clone(), model.clone()))
+    })?;
+    Some(ComboTarget {
+        provider,
+        model,
+        connection: None,
+    })
+}
+
+impl Route<'_> {
+    /// Whether the key may ask for this: its list is empty, or names the combo, or the provider and model.
+    pub(super) fn allowed_by(&self, key: &ApiKey) -> bool {
+        if key.allowed_models.is_empty() {
+            return true;
+        }
+        match (self.combo, self.targets.first()) {
+            (Some(combo), _) => {
+                let name = combo.combo.name.as_str();
+                key.allowed_models.iter().any(|allowed| allowed == name)
+            }
+            (None, Some(target)) => key.allowed_models.iter().any(|allowed| {
+                allowed.split_once('/') == Some((target.provider.as_str(), target.model.as_str()))
+            }),
+            (None, None) => false,
+        }
+    }
+}
+
+impl Terms {
+    fn of_combo(config: &ComboConfig, wait: WaitPolicy) -> Self {
+        let attempts = config.max_global_attempts.unwrap_or(MAX_GLOBAL_ATTEMPTS);
+        Self {
+            max_retries: config.max_retries.unwrap_or(MAX_RETRIES),
+            retry_delay_ms: config.retry_delay_ms.unwrap_or(RETRY_DELAY_MS),
+            max_set_retries: config.max_set_retries.unwrap_or(0),
+            set_retry_delay_ms: config.set_retry_delay_ms.unwrap_or(RETRY_DELAY_MS),
+            max_global_attempts: usize::try_from(attempts).unwrap_or(usize::MAX),
+            failover_before_retry: config.failover_before_retry == Some(true),
+            wait,
+        }
+    }
+
+    fn of_single(wait: WaitPolicy) -> Self {
+        let config = ComboConfig {
+            max_retries: Some(0),
+            ..ComboConfig::default()
+        };
+        Self::of_combo(&config, wait)
+    }
+}

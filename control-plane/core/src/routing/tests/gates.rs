@@ -1,0 +1,232 @@
+//! Each gate, the order they are asked in, and what an explanation shows.
+
+use rstest::rstest;
+
+use super::*;
+use crate::classify::TerminalKind;
+use crate::cooldown::Terminal;
+
+fn one_target() -> World {
+    World::combo(&["p1/k1"], &["p1/m"], json!({}), no_waits())
+}
+
+fn terminal(kind: TerminalKind) -> ConnectionState {
+    ConnectionState {
+        terminal: Some(Terminal {
+            kind,
+            since: START,
+            credential_version: 1,
+        }),
+        ..ConnectionState::default()
+    }
+}
+
+/// The only account of `p1/m`, as it is excluded.
+fn only_exclusion(world: &World) -> Exclusion {
+    let rejection = world.reject();
+    assert_eq!(rejection.excluded.len(), 1, "{rejection:?}");
+    rejection.excluded[0].clone()
+}
+
+#[rstest]
+#[case(ExclusionReason::NotAllowed, "not_allowed", false)]
+#[case(ExclusionReason::ProtocolMismatch, "protocol_mismatch", false)]
+#[case(
+    ExclusionReason::Terminal(TerminalKind::Banned),
+    "terminal:banned",
+    false
+)]
+#[case(
+    ExclusionReason::Terminal(TerminalKind::Expired),
+    "terminal:expired",
+    false
+)]
+#[case(
+    ExclusionReason::Terminal(TerminalKind::CreditsExhausted),
+    "terminal:credits_exhausted",
+    false
+)]
+#[case(ExclusionReason::Disabled, "disabled", false)]
+#[case(ExclusionReason::CircuitOpen, "circuit_open", true)]
+#[case(ExclusionReason::ConnectionCooldown, "connection_cooldown", true)]
+#[case(ExclusionReason::RequestExhaustion, "request_exhaustion", false)]
+#[case(ExclusionReason::ModelLockout, "model_lockout", true)]
+#[case(ExclusionReason::Unavailable, "unavailable", false)]
+fn words_of_the_wire(#[case] reason: ExclusionReason, #[case] word: &str, #[case] is_timer: bool) {
+    assert_eq!((reason.as_str(), reason.is_timer()), (word, is_timer));
+}
+
+#[test]
+fn another_protocol_excludes_the_target() {
+    let mut world = one_target();
+    world.facts.protocol = Protocol::Anthropic;
+    let exclusion = only_exclusion(&world);
+    assert_eq!(exclusion.reason, ExclusionReason::ProtocolMismatch);
+    assert_eq!(exclusion.connection, None);
+}
+
+#[test]
+fn a_terminal_connection_is_never_used_not_even_when_cooldowns_are_relaxed() {
+    let mut world = World::combo(
+        &["p1/k1", "p1/k2"],
+        &["p1/m1", "p1/m2"],
+        json!({}),
+        no_waits(),
+    );
+    world.connection_state("k1", terminal(TerminalKind::Banned));
+    let journey = world.run(|_, _| status(429));
+    assert_eq!(journey.attempts, ["p1/k2/m1", "p1/k2/m2"]);
+}
+
+#[test]
+fn a_connection_without_credential_counts_as_switched_off() {
+    let mut world = one_target();
+    world
+        .without_credential
+        .insert(ConnectionId::new("k1").unwrap());
+    assert_eq!(only_exclusion(&world).reason, ExclusionReason::Disabled);
+}
+
+#[test]
+fn a_half_open_breaker_asks_for_the_probe_and_admits_one() {
+    let mut world = one_target();
+    world.open_breaker("p1", 0);
+    let dispatch = world.dispatch();
+    assert!(dispatch.needs_probe && dispatch.report_at_readiness);
+
+    let provider = ProviderId::new("p1").unwrap();
+    let policy = world.config.provider(&provider).unwrap().policy.breaker;
+    let mut state = ProviderState::clone(&world.view.providers[&provider]);
+    let other = AttemptId {
+        plane: PlaneIncarnation(9),
+        number: 1,
+    };
+    assert!(state.breaker.take_probe(other, START, &policy));
+    world.view.providers.insert(provider, Arc::new(state));
+    let rejection = world.reject();
+    assert_eq!(rejection.excluded[0].reason, ExclusionReason::CircuitOpen);
+    assert_eq!(rejection.retry_after_secs, Some(1));
+}
+
+#[test]
+fn models_that_provider_or_connection_do_not_serve_are_unavailable() {
+    let document = |provider: Value, connection: Value| {
+        json!({
+            "providers": [{"id": "p1", "protocol": "openai", "baseUrl": "https://x.example",
+                           "models": provider}],
+            "connections": [{"id": "k1", "provider": "p1", "models": connection}],
+        })
+    };
+    let world = World::of(document(json!(["other"]), json!([])), "p1/m");
+    let exclusion = only_exclusion(&world);
+    assert_eq!(exclusion.reason, ExclusionReason::Unavailable);
+    assert_eq!(exclusion.connection, None);
+    let world = World::of(document(json!(["m"]), json!(["other"])), "p1/m");
+    let exclusion = only_exclusion(&world);
+    assert_eq!(exclusion.reason, ExclusionReason::Unavailable);
+    assert!(exclusion.connection.is_some());
+    assert_eq!(
+        World::of(document(json!([]), json!([])), "p1/m")
+            .dispatch()
+            .target,
+        0
+    );
+}
+
+#[test]
+fn a_provider_without_connections_is_unavailable() {
+    let document = json!({
+        "providers": [{"id": "p1", "protocol": "openai", "baseUrl": "https://x.example"}],
+    });
+    let exclusion = only_exclusion(&World::of(document, "p1/m"));
+    assert_eq!(exclusion.reason, ExclusionReason::Unavailable);
+}
+
+#[test]
+fn the_forced_connection_is_the_only_one() {
+    let mut world = World::combo(
+        &["p1/k1", "p1/k2", "p2/k3"],
+        &["p1/k1/m", "p1/m", "p2/m"],
+        json!({}),
+        no_waits(),
+    );
+    world.facts.forced_connection = Some(ConnectionId::new("k2").unwrap());
+    let dispatch = world.dispatch();
+    assert_eq!((dispatch.connection.as_str(), dispatch.target), ("k2", 1));
+    assert_eq!(dispatch.excluded[0].reason, ExclusionReason::NotAllowed);
+    world.facts.forced_connection = Some(ConnectionId::new("nobody").unwrap());
+    assert_eq!(world.reject().code, "no_executable_targets");
+}
+
+#[test]
+fn the_lowest_priority_number_goes_first_then_the_order_written() {
+    let connection =
+        |id: &str, priority: u32| json!({"id": id, "provider": "p1", "priority": priority});
+    let document = json!({
+        "providers": [{"id": "p1", "protocol": "openai", "baseUrl": "https://x.example"}],
+        "connections": [connection("a", 20), connection("b", 10), connection("c", 10)],
+        "settings": no_waits(),
+    });
+    let journey = World::of(document, "p1/m").run(|_, _| status(503));
+    assert_eq!(journey.attempts, ["p1/b/m", "p1/c/m", "p1/a/m"]);
+}
+
+#[test]
+fn an_unclean_connection_reports_at_readiness() {
+    let mut world = one_target();
+    assert!(!world.dispatch().report_at_readiness);
+    world.connection_state("k1", cooling(0, Reason::ServerError));
+    let dispatch = world.dispatch();
+    assert!(dispatch.report_at_readiness && !dispatch.needs_probe);
+    assert_eq!(dispatch.decided_on.incarnation.0, 7);
+}
+
+#[test]
+fn an_explanation_shows_every_gate_that_excludes_in_their_order() {
+    let mut world = World::combo(
+        &["p1/k1", "p2/k2", "p3/k3"],
+        &["p1/m", "p2/m", "p3/m"],
+        json!({}),
+        no_waits(),
+    );
+    world.open_breaker("p1", 7_000);
+    let mut state = cooling(60_000, Reason::ServerError);
+    state.terminal = terminal(TerminalKind::Expired).terminal;
+    world.connection_state("k1", state);
+    let explanation = world.with_input(explain);
+    let told: Vec<_> = explanation
+        .targets
+        .iter()
+        .map(|target| {
+            let reasons: Vec<_> = target
+                .exclusions
+                .iter()
+                .map(|exclusion| exclusion.reason.as_str())
+                .collect();
+            (target.provider.as_str(), target.chosen, reasons.join(" "))
+        })
+        .collect();
+    let all = "terminal:expired circuit_open connection_cooldown".to_owned();
+    assert_eq!(
+        told,
+        [
+            ("p1", false, all),
+            ("p2", true, String::new()),
+            ("p3", false, String::new())
+        ]
+    );
+    assert_eq!(explanation.decision, world.decide());
+    let cooldown = &explanation.targets[0].exclusions[2];
+    assert_eq!(cooldown.until, Some(START.plus_ms(60_000)));
+    assert_eq!(cooldown.cause, Some(Reason::ServerError));
+}
+
+#[test]
+fn an_explanation_is_bounded() {
+    let names: Vec<String> = (0..1_500).map(|number| format!("p1/k{number}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let world = World::combo(&names, &["p1/m"], json!({}), no_waits());
+    let explanation = world.with_input(explain);
+    assert_eq!(explanation.targets.len(), MAX_EXPLAINED);
+    assert_eq!(explanation.omitted, 500);
+}

@@ -1,0 +1,191 @@
+//! What holds whatever the configuration, the outcomes and the data planes say.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::classify::{
+    Consequence, CooldownLength, HintSource, LockLength, RetryHint, TerminalKind,
+};
+
+fn reasons() -> impl Strategy<Value = Reason> {
+    prop::sample::select(vec![
+        Reason::QuotaExhausted,
+        Reason::RateLimitExceeded,
+        Reason::ModelCapacity,
+        Reason::ServerError,
+        Reason::AuthError,
+        Reason::NotFound,
+        Reason::Credits,
+        Reason::Forbidden,
+        Reason::RequestRejected,
+        Reason::ClientFault,
+        Reason::Local,
+        Reason::Unknown,
+    ])
+}
+
+fn consequences() -> impl Strategy<Value = Consequence> {
+    prop_oneof![
+        Just(Consequence::Nothing),
+        Just(Consequence::RecordError),
+        Just(Consequence::CoolConnection(CooldownLength::Ladder)),
+        any::<u64>().prop_map(|ms| Consequence::CoolConnection(CooldownLength::Hint(ms))),
+        any::<u64>().prop_map(|ms| Consequence::CoolConnection(CooldownLength::Flat(ms))),
+        Just(Consequence::EndConnection(TerminalKind::Banned)),
+        any::<u64>().prop_map(|ms| Consequence::LockModel(LockLength::Exact {
+            ms,
+            authoritative: true
+        })),
+    ]
+}
+
+prop_compose! {
+    fn classifications()(
+        status in prop_oneof![any::<u16>(), prop::sample::select(vec![
+            400, 401, 403, 404, 408, 413, 429, 499, 500, 502, 503, 504,
+        ])],
+        reason in reasons(),
+        consequence in consequences(),
+        flags in any::<[bool; 5]>(),
+        hint in prop::option::of(any::<u64>()),
+    ) -> Classification {
+        let [success, account_fallback, counts_for_breaker, network, request_scoped] = flags;
+        Classification {
+            status,
+            reason,
+            success,
+            account_fallback,
+            consequence,
+            counts_for_breaker,
+            network,
+            request_scoped,
+            hint: hint.map(|wait_ms| RetryHint { wait_ms, source: HintSource::Header }),
+        }
+    }
+}
+
+fn world(cooling: bool) -> World {
+    let world = World::combo(
+        &["p1/k1", "p1/k2", "p2/k3", "p3/k4"],
+        &["p1/m1", "p2/k3/m1", "p1/m2", "p3/m3"],
+        json!({"maxRetries": 2, "maxSetRetries": 2}),
+        json!({}),
+    );
+    if cooling {
+        world
+    } else {
+        world.without_cooling()
+    }
+}
+
+prop_compose! {
+    /// Attempts as no honest data plane would tell them.
+    fn hostile_attempts()(
+        attempts in prop::collection::vec(
+            (classifications(), any::<u64>(), 0_u32..4, 0_u32..6, 0_usize..5, any::<bool>()),
+            0..40,
+        ),
+        waits in prop_oneof![0_u32..7, any::<u32>()],
+        waited_ms in any::<u64>(),
+        wild in any::<bool>(),
+    ) -> AttemptsSoFar {
+        let connections = ["k1", "k2", "k3", "k4", "gone"];
+        let providers = ["p1", "p1", "p2", "p3", "nobody"];
+        let attempts = attempts
+            .into_iter()
+            .enumerate()
+            .map(|(index, (classification, failed_at, pass, target, account, probe))| PriorAttempt {
+                attempt: Attempt {
+                    id: AttemptId {
+                        plane: PlaneIncarnation(1),
+                        number: u64::try_from(index).unwrap(),
+                    },
+                    provider: ProviderId::new(providers[account]).unwrap(),
+                    connection: ConnectionId::new(connections[account]).unwrap(),
+                    model: ModelId::new("m1").unwrap(),
+                    decided_on: Version::default(),
+                    epoch: Version::default(),
+                    credential_version: failed_at,
+                    egress: None,
+                    probe,
+                    synthetic: false,
+                },
+                classification,
+                failed_at: Timestamp(failed_at),
+                pass: if wild { pass.wrapping_mul(u32::MAX / 2) } else { pass },
+                target: if wild { target.wrapping_mul(u32::MAX / 3) } else { target },
+            })
+            .collect();
+        AttemptsSoFar { attempts, waits, waited_ms }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_request_ends_within_its_limits(
+        script in prop::collection::vec(classifications(), 1..12),
+        cooling in any::<bool>(),
+        random in any::<u64>(),
+    ) {
+        let mut world = world(cooling);
+        world.random = random;
+        let (mut attempts, mut waits, mut ended) = (0_usize, 0_u32, false);
+        for _ in 0..MAX_STEPS {
+            match world.decide() {
+                Decision::Dispatch(dispatch) => {
+                    let classification = script[attempts % script.len()];
+                    attempts += 1;
+                    let failed = prior(&dispatch, classification, world.now, attempts);
+                    world.so_far.attempts.push(failed);
+                }
+                Decision::Wait(wait) => {
+                    prop_assert!(wait.wait_ms > 0 && wait.wait_ms <= 300_000);
+                    world.now = world.now.plus_ms(wait.wait_ms);
+                    if wait.kind == WaitKind::Cooldown {
+                        waits += 1;
+                        world.so_far.waits += 1;
+                        world.so_far.waited_ms += wait.wait_ms;
+                    }
+                }
+                Decision::Reject(rejection) => {
+                    prop_assert!((400..=599).contains(&rejection.status));
+                    ended = true;
+                    break;
+                }
+            }
+        }
+        prop_assert!(ended, "attempts {attempts}, waits {waits}");
+        prop_assert!(attempts <= 30 && waits <= 5);
+        prop_assert!(world.so_far.waited_ms <= 300_000);
+    }
+
+    #[test]
+    fn no_history_makes_a_decision_panic_or_pick_what_is_not_there(
+        so_far in hostile_attempts(),
+        cooling in any::<bool>(),
+        now in any::<u64>(),
+        random in any::<u64>(),
+    ) {
+        let mut world = world(cooling);
+        world.so_far = so_far;
+        world.now = Timestamp(now);
+        world.random = random;
+        let decision = world.decide();
+        prop_assert_eq!(&decision, &world.decide());
+        prop_assert_eq!(&world.with_input(explain).decision, &decision);
+        match decision {
+            Decision::Dispatch(dispatch) => {
+                let connection = world.config.connection(&dispatch.connection).unwrap();
+                prop_assert_eq!(&connection.provider, &dispatch.provider);
+                prop_assert!(world.so_far.attempts.len() < 30);
+            }
+            Decision::Wait(wait) => prop_assert!(wait.wait_ms <= 300_000),
+            Decision::Reject(rejection) => {
+                prop_assert!((400..=599).contains(&rejection.status));
+                prop_assert!(rejection.excluded.len() <= MAX_EXCLUSIONS);
+            }
+        }
+    }
+}

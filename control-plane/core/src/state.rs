@@ -291,6 +291,10 @@ impl StateValue {
 
     /// Gives every mark of the write that stored the value its version ([`crate::version`]). To be called on
     /// what was read, before anything looks at it or writes it again.
+    ///
+    /// Who keeps applying to a value that no store gives a version (an overlay or a shadow while the store is
+    /// away) passes the version its decisions rest on: an episode then ends with its cooldown, instead of
+    /// never, since no later attempt could show that it was decided after it.
     pub fn resolve_marks(&mut self, stored_under: Version) {
         match self {
             Self::Provider(state) => state.breaker.epoch.resolve(stored_under),

@@ -86,15 +86,11 @@ fn apart_ms(one: Timestamp, other: Timestamp) -> u64 {
 
 fn move_marks(breaker: &mut Breaker, mark: Option<&mut Option<Timestamp>>, judged: &Judged<'_>) {
     if let Some(mark) = mark {
-        *mark = later(*mark, judged.at);
+        *mark = (*mark).max(Some(judged.at));
     }
     if judged.classification.network {
-        breaker.last_network_failure_at = later(breaker.last_network_failure_at, judged.at);
+        breaker.last_network_failure_at = breaker.last_network_failure_at.max(Some(judged.at));
     }
-}
-
-fn later(mark: Option<Timestamp>, at: Timestamp) -> Option<Timestamp> {
-    Some(mark.map_or(at, |mark| mark.max(at)))
 }
 
 /// A success ends the failure it follows; one that was seen before the failure does not.

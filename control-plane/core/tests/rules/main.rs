@@ -1,0 +1,21 @@
+//! The rules as tables: every vector of `failure-state.md` §8 that the first rules cover, and properties that
+//! hold for any input.
+
+#[cfg(test)]
+mod breaker;
+#[cfg(test)]
+mod classify;
+#[cfg(test)]
+mod cooldown;
+#[cfg(test)]
+mod hints;
+#[cfg(test)]
+mod invariants;
+#[cfg(test)]
+mod lockout;
+#[cfg(test)]
+mod restore;
+#[cfg(test)]
+mod terminal;
+#[cfg(test)]
+mod world;

@@ -9,7 +9,8 @@
 //! - **A guard**, a small shell script in a process group of its own that reads a pipe from us. The pipe ends when we
 //!   end. It then wakes what we had stopped (a stopped process does not act on most signals), kills what is left and
 //!   removes our temporary files.
-//! - **A root** directory below which every [`crate::scratch::ScratchDir`] lies, so that the guard needs one path only.
+//! - **Root directories**, in memory and on disk, below which every [`crate::scratch::ScratchDir`] lies, so that the guard
+//!   knows all there is to remove.
 
 use std::io::{self, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
@@ -25,7 +26,8 @@ use parking_lot::Mutex;
 
 use crate::scratch::keep_requested;
 
-/// Reads `watch PID` and `forget PID`; at the end of input ends the watched processes and removes the root (`$1`).
+/// Reads `watch PID` and `forget PID`; at the end of input ends the watched processes and removes the directories that
+/// are its arguments.
 const GUARD_SCRIPT: &str = r#"
 trap '' HUP INT TERM QUIT
 watched=
@@ -44,9 +46,11 @@ if [ -n "$watched" ]; then
   while kill -0 $watched && [ $tries -gt 0 ]; do sleep 0.1; tries=$((tries - 1)); done
   kill -KILL $watched
 fi 2>/dev/null
-[ "$2" = keep ] || rm -rf -- "$1"
+[ $# -eq 0 ] || rm -rf -- "$@"
 "#;
 
+/// Free memory (KiB) from which on temporary files lie in memory.
+const MEMORY_NEEDED_KIB: u64 = 4 * 1024 * 1024;
 /// How many starts may wait for the starter thread.
 const START_QUEUE: usize = 64;
 
@@ -60,7 +64,8 @@ struct Start {
 /// See the module's own text. One per process.
 #[derive(Debug)]
 pub(crate) struct Lifeline {
-    root: PathBuf,
+    fast_root: PathBuf,
+    disk_root: PathBuf,
     guard: Mutex<ChildStdin>,
     // Held so that the handle of the guard lives as long as we do; it is never waited for, since it outlives us.
     _guard_process: Child,
@@ -77,18 +82,21 @@ impl Lifeline {
     }
 
     fn make() -> Result<Self> {
-        let root = tempfile::Builder::new()
-            .prefix("tidegate-test-")
-            .tempdir()
-            .context("cannot make a temporary directory")?
-            .keep();
-        std::fs::set_permissions(&root, std::fs::Permissions::from_mode(0o755))?;
+        let disk_root = make_root(&std::env::temp_dir())?;
+        let fast_root = match memory_folder() {
+            Some(folder) => make_root(folder)?,
+            None => disk_root.clone(),
+        };
+        let removed = if keep_requested() {
+            Vec::new()
+        } else {
+            vec![&fast_root, &disk_root]
+        };
         let mut guard_process = Command::new("/bin/sh")
             .arg("-c")
             .arg(GUARD_SCRIPT)
             .arg("tidegate-test-guard")
-            .arg(&root)
-            .arg(if keep_requested() { "keep" } else { "remove" })
+            .args(removed)
             .current_dir("/")
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -110,16 +118,22 @@ impl Lifeline {
                 }
             })?;
         Ok(Self {
-            root,
+            fast_root,
+            disk_root,
             guard: Mutex::new(guard),
             _guard_process: guard_process,
             starter,
         })
     }
 
-    /// Below this all temporary files lie.
-    pub(crate) fn root(&self) -> &Path {
-        &self.root
+    /// In memory if the machine has room there, else on disk.
+    pub(crate) fn fast_root(&self) -> &Path {
+        &self.fast_root
+    }
+
+    /// On disk, or wherever the machine keeps temporary files.
+    pub(crate) fn disk_root(&self) -> &Path {
+        &self.disk_root
     }
 
     /// Starts `command` on the thread that lives as long as the process.
@@ -142,4 +156,29 @@ impl Lifeline {
     pub(crate) fn forget(&self, pid: u32) -> Result<()> {
         writeln!(self.guard.lock(), "forget {pid}").context("the guard has gone")
     }
+}
+
+fn make_root(parent: &Path) -> Result<PathBuf> {
+    let root = tempfile::Builder::new()
+        .prefix("tidegate-test-")
+        .tempdir_in(parent)
+        .with_context(|| format!("cannot make a directory in {}", parent.display()))?
+        .keep();
+    std::fs::set_permissions(&root, std::fs::Permissions::from_mode(0o755))?;
+    Ok(root)
+}
+
+/// A file system in memory with room for servers: a Postgres has a thousand files, which cost a second on a busy disk
+/// and a tenth of it here. Containers often have one that is too small.
+fn memory_folder() -> Option<&'static Path> {
+    let folder = Path::new("/dev/shm");
+    let answer = Command::new("df")
+        .args(["--output=avail", "-k"])
+        .arg(folder)
+        .output()
+        .ok()?;
+    let text = String::from_utf8(answer.stdout).ok()?;
+    let available: u64 = text.lines().nth(1)?.trim().parse().ok()?;
+    // Trying is the surest way to learn whether we may write there.
+    (available >= MEMORY_NEEDED_KIB && tempfile::tempfile_in(folder).is_ok()).then_some(folder)
 }

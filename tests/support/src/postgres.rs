@@ -40,7 +40,7 @@ const DROP_GRACE: Duration = Duration::from_secs(3);
 /// How to start a [`Postgres`].
 #[derive(Debug, Clone, Default)]
 pub struct PostgresOptions {
-    /// `fsync` and `full_page_writes` on, as in production: for measurements and for durability.
+    /// On disk, `fsync` and `full_page_writes` on, as in production: for measurements and for durability.
     pub durable: bool,
     /// Further settings (`-c name=value`), which win over those of the harness.
     pub settings: Vec<(String, String)>,
@@ -76,7 +76,11 @@ impl Postgres {
         let made = tokio::task::spawn_blocking(move || {
             let binaries = binaries::find()?;
             let account = account::for_servers()?;
-            let scratch = ScratchDir::new("postgres")?;
+            let scratch = if options.durable {
+                ScratchDir::on_disk("postgres")?
+            } else {
+                ScratchDir::new("postgres")?
+            };
             template::copy_to(
                 &binaries,
                 account.as_ref(),

@@ -1,6 +1,6 @@
 //! Temporary directories of a test process.
 //!
-//! All of them lie in one root per process, which [`crate::lifeline`] removes after the process has gone, however it
+//! All of them lie in roots of the process, which [`crate::lifeline`] removes after the process has gone, however it
 //! went. Set `TIDEGATE_TEST_KEEP=1` to keep everything for a look at the logs.
 
 use std::fs;
@@ -28,15 +28,25 @@ pub struct ScratchDir {
 }
 
 impl ScratchDir {
-    /// Makes `<root of this process>/<purpose>-<number>`.
+    /// Makes `<root>/<purpose>-<number>`, in memory if the machine has room there.
     ///
     /// # Errors
     /// When the file system refuses, or the process has no lifeline.
     pub fn new(purpose: &str) -> Result<Self> {
+        Self::below(Lifeline::of_process()?.fast_root(), purpose)
+    }
+
+    /// The same where the machine keeps temporary files: for what is to feel a disk.
+    ///
+    /// # Errors
+    /// When the file system refuses, or the process has no lifeline.
+    pub fn on_disk(purpose: &str) -> Result<Self> {
+        Self::below(Lifeline::of_process()?.disk_root(), purpose)
+    }
+
+    fn below(root: &Path, purpose: &str) -> Result<Self> {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = Lifeline::of_process()?
-            .root()
-            .join(format!("{purpose}-{number}"));
+        let path = root.join(format!("{purpose}-{number}"));
         fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
         Ok(Self { path })

@@ -1,8 +1,9 @@
 //! The workspace's own binaries as processes.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -88,6 +89,12 @@ impl ProcessBuilder {
         self
     }
 
+    /// Adds `--ready-file ready.json`, for [`Process::wait_for_ready_file`].
+    #[must_use]
+    pub fn with_ready_file(self) -> Self {
+        self.args(["--ready-file", READY_FILE])
+    }
+
     /// Starts it, in an empty directory of its own. It need not be ready when this returns.
     ///
     /// # Errors
@@ -121,6 +128,11 @@ impl ProcessBuilder {
     }
 
     fn launch(&self, scratch: &ScratchDir) -> Result<ChildProcess> {
+        // What an earlier process wrote there would pass for this one's.
+        match fs::remove_file(scratch.path().join(READY_FILE)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
         ChildProcess::start(ChildSpec {
             name: self.name.clone(),
             program: self.program.clone(),
@@ -136,6 +148,7 @@ impl ProcessBuilder {
     }
 }
 
+const READY_FILE: &str = "ready.json";
 const STDOUT: &str = "stdout.log";
 const STDERR: &str = "stderr.log";
 
@@ -232,6 +245,23 @@ impl Process {
                 lines.find_map(|line| line.contains(needle).then(|| addr_in(line))?)
             },
         )
+        .await
+    }
+
+    /// Waits for the file that a process writes when it is ready ([`ProcessBuilder::with_ready_file`]): the names of its
+    /// listeners and their addresses.
+    ///
+    /// # Errors
+    /// When it ends first or the limit passes; the text holds the end of the logs.
+    pub async fn wait_for_ready_file(
+        &self,
+        limit: Duration,
+    ) -> Result<BTreeMap<String, SocketAddr>> {
+        self.ready(limit, "its ready file", || async {
+            let bytes = fs::read(self.dir().join(READY_FILE)).ok()?;
+            // Half a file is no JSON: then it is looked at again.
+            serde_json::from_slice(&bytes).ok()
+        })
         .await
     }
 

@@ -121,6 +121,29 @@ async fn signals_arrive_and_a_process_can_come_back() {
     assert_eq!(process.exit_status().unwrap().unwrap().code(), None);
 }
 
+#[tokio::test]
+async fn a_ready_file_is_that_of_the_running_process() {
+    let script = r#"while :; do [ -e go ] && echo "{\"http\": \"127.0.0.1:$(($$ % 60000))\"}" >"$2"; sleep 0.02; done"#;
+    let process = shell(script).arg("shell").with_ready_file();
+    assert!(
+        process
+            .clone()
+            .start()
+            .unwrap()
+            .wait_for_ready_file(SHORT)
+            .await
+            .is_err()
+    );
+    let process = process.start().unwrap();
+    std::fs::write(process.dir().join("go"), "").unwrap();
+    for _ in 0..2 {
+        let ready = process.wait_for_ready_file(LIMIT).await.unwrap();
+        assert_eq!(u32::from(ready["http"].port()), process.pid() % 60_000);
+        process.kill().await.unwrap();
+        process.start_again().unwrap();
+    }
+}
+
 #[test]
 fn a_binary_that_was_not_built_is_named() {
     let error = ProcessBuilder::workspace_binary("tidegate-nothing").unwrap_err();

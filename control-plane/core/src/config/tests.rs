@@ -1,1 +1,340 @@
+//! Validation tells every fault with its path; what validates is found again.
 
+use proptest::prelude::*;
+use proptest::strategy::Strategy;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::*;
+
+fn document(value: Value) -> Document {
+    serde_json::from_value(value).unwrap()
+}
+
+fn build(value: Value) -> Result<Config, Vec<Violation>> {
+    Config::build(document(value), 3, &crate::settings::Overrides::default())
+}
+
+fn good() -> Value {
+    json!({
+        "providers": [
+            {"id": "openai", "protocol": "openai", "baseUrl": "https://api.openai.com/v1/",
+             "models": ["gpt-5"]},
+            {"id": "claude", "protocol": "anthropic", "baseUrl": "https://api.anthropic.com/v1"},
+        ],
+        "connections": [
+            {"id": "late", "provider": "openai", "priority": 200},
+            {"id": "main", "provider": "openai", "credential": {"env": "OPENAI_API_KEY"}},
+            {"id": "team", "provider": "claude", "credential": {"file": "/run/secrets/team"}},
+        ],
+        "combos": [{
+            "name": "best",
+            "steps": ["openai/gpt-5", {"model": "claude/opus/4", "connection": "team"}],
+            "config": {"maxRetries": 0},
+        }],
+        "keys": [{
+            "id": "alice",
+            "sha256": key_hash("tg-alice").to_uppercase(),
+            "allowedModels": ["best", "openai/gpt-5"],
+            "allowedConnections": ["main"],
+        }],
+    })
+}
+
+/// The good document with one member replaced; `path` is a JSON pointer.
+fn with(path: &str, value: Value) -> Value {
+    let mut document = good();
+    let (parent, member) = path.rsplit_once('/').unwrap();
+    match document.pointer_mut(parent).unwrap() {
+        Value::Object(members) => {
+            members.insert(member.to_owned(), value);
+        }
+        Value::Array(entries) => match member.parse::<usize>() {
+            Ok(index) => entries[index] = value,
+            Err(_) => entries.push(value),
+        },
+        other => panic!("{other} has no members"),
+    }
+    document
+}
+
+#[test]
+fn a_good_document_is_found_again() {
+    let config = build(good()).unwrap();
+    assert_eq!(config.version, 3);
+    let openai = config
+        .provider(&ProviderId::new("openai").unwrap())
+        .unwrap();
+    assert_eq!(openai.provider.base_url, "https://api.openai.com/v1");
+    let accounts: Vec<_> = openai
+        .connections
+        .iter()
+        .map(|entry| entry.id.as_str())
+        .collect();
+    assert_eq!(accounts, ["main", "late"]);
+    let targets = &config.combo("best").unwrap().targets;
+    assert_eq!(targets[1].model.as_str(), "opus/4");
+    assert_eq!(targets[1].connection.as_ref().unwrap().as_str(), "team");
+    let key = config.key_by_hash(&key_hash("tg-alice")).unwrap();
+    assert_eq!(key.id.as_str(), "alice");
+    assert!(config.key_by_hash(&key_hash("tg-bob")).is_none());
+    assert!(
+        config
+            .connection(&ConnectionId::new("late").unwrap())
+            .is_some()
+    );
+}
+
+#[test]
+fn an_empty_document_is_good() {
+    assert!(build(json!({})).unwrap().providers.is_empty());
+}
+
+#[rstest]
+#[case::provider_twice("/providers/+", json!({"id": "claude", "protocol": "openai", "baseUrl": "https://x.example"}), "providers[2].id")]
+#[case::reserved_provider("/providers/+", json!({"id": "combo", "protocol": "openai", "baseUrl": "https://x.example"}), "providers[2].id")]
+#[case::url("/providers/0/baseUrl", json!("api.openai.com/v1"), "providers[0].baseUrl")]
+#[case::connection_twice("/connections/+", json!({"id": "late", "provider": "claude"}), "connections[3].id")]
+#[case::connection_at_nobody("/connections/0/provider", json!("nobody"), "connections[0].provider")]
+#[case::variable_with_space("/connections/1/credential", json!({"env": "A B"}), "connections[1].credential.env")]
+#[case::variable_with_digit("/connections/1/credential", json!({"env": "1A"}), "connections[1].credential.env")]
+#[case::no_file("/connections/1/credential", json!({"file": ""}), "connections[1].credential.file")]
+#[case::combo_twice("/combos/+", json!({"name": "best", "steps": ["openai/gpt-5"]}), "combos[1].name")]
+#[case::reserved_combo("/combos/+", json!({"name": "auto/fast", "steps": ["openai/gpt-5"]}), "combos[1].name")]
+#[case::empty_combo("/combos/0/steps", json!([]), "combos[0].steps")]
+#[case::step_without_provider("/combos/0/steps/0", json!("gpt-5"), "combos[0].steps[0]")]
+#[case::step_without_model("/combos/0/steps/0", json!("openai/"), "combos[0].steps[0]")]
+#[case::step_at_nobody("/combos/0/steps/0", json!("nobody/gpt-5"), "combos[0].steps[0]")]
+#[case::detailed_step("/combos/0/steps/1/model", json!("opus"), "combos[0].steps[1].model")]
+#[case::pin_to_nothing("/combos/0/steps/1/connection", json!("gone"), "combos[0].steps[1].connection")]
+#[case::pin_elsewhere("/combos/0/steps/1/connection", json!("main"), "combos[0].steps[1].connection")]
+#[case::retries("/combos/0/config", json!({"maxRetries": 11}), "combos[0].config.maxRetries")]
+#[case::set_retries("/combos/0/config", json!({"maxSetRetries": 11}), "combos[0].config.maxSetRetries")]
+#[case::delay("/combos/0/config", json!({"retryDelayMs": 60_001}), "combos[0].config.retryDelayMs")]
+#[case::set_delay("/combos/0/config", json!({"setRetryDelayMs": 60_001}), "combos[0].config.setRetryDelayMs")]
+#[case::no_attempts("/combos/0/config", json!({"maxGlobalAttempts": 0}), "combos[0].config.maxGlobalAttempts")]
+#[case::attempts("/combos/0/config", json!({"maxGlobalAttempts": 201}), "combos[0].config.maxGlobalAttempts")]
+#[case::key_twice("/keys/+", json!({"id": "alice", "sha256": "0".repeat(64)}), "keys[1].id")]
+#[case::hash_twice("/keys/+", json!({"id": "bob", "sha256": key_hash("tg-alice")}), "keys[1].sha256")]
+#[case::key_with_both("/keys/0/secret", json!({"env": "KEY"}), "keys[0]")]
+#[case::key_with_neither("/keys/0/sha256", Value::Null, "keys[0]")]
+#[case::short_hash("/keys/0/sha256", json!("abc"), "keys[0].sha256")]
+#[case::no_hex("/keys/0/sha256", json!("g".repeat(64)), "keys[0].sha256")]
+#[case::wide_digits("/keys/0/sha256", json!("０".repeat(64)), "keys[0].sha256")]
+#[case::key_to_nothing("/keys/0/allowedConnections/0", json!("gone"), "keys[0].allowedConnections[0]")]
+#[case::key_to_no_model("/keys/0/allowedModels/1", json!("nobody/gpt-5"), "keys[0].allowedModels[1]")]
+#[case::key_to_no_combo("/keys/0/allowedModels/0", json!("worst"), "keys[0].allowedModels[0]")]
+#[case::settings("/settings", json!({"streams": {"connectTimeoutMs": 0}}), "settings.streams.connectTimeoutMs")]
+fn a_fault_is_told_with_its_path(#[case] path: &str, #[case] value: Value, #[case] field: &str) {
+    let violations = build(with(path, value)).unwrap_err();
+    let fields: Vec<_> = violations.iter().map(|one| one.field.as_str()).collect();
+    assert_eq!(fields, [field], "{violations:?}");
+}
+
+#[test]
+fn all_faults_are_told_at_once() {
+    let mut value = with("/providers/0/baseUrl", json!("nothing"));
+    value["combos"][0]["steps"] = json!(["a/b", "c"]);
+    let violations = build(value).unwrap_err();
+    assert_eq!(violations.len(), 3, "{violations:?}");
+}
+
+#[test]
+fn a_key_whose_secret_is_not_read_yet_is_good_and_matches_nothing() {
+    let mut value = good();
+    value["keys"] = json!([{"id": "alice", "secret": {"env": "KEY"}}]);
+    assert!(build(value).unwrap().keys.is_empty());
+}
+
+#[rstest]
+#[case::unknown_member(json!({"combos": [{"name": "a", "steps": [{"model": "p/m", "weight": 3}]}]}), "weight")]
+#[case::number(json!({"combos": [{"name": "a", "steps": [3]}]}), "provider/model")]
+#[case::member_of_the_document(json!({"provider": []}), "provider")]
+#[case::secret_of_no_kind(json!({"connections": [{"id": "a", "provider": "p", "credential": {"value": "x"}}]}), "env")]
+fn what_cannot_be_read_names_the_reason(#[case] value: Value, #[case] expected: &str) {
+    let error = serde_json::from_value::<Document>(value)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains(expected), "{error}");
+}
+
+#[test]
+fn a_document_survives_being_written_and_read() {
+    let written = document(good());
+    let text = serde_json::to_string(&written).unwrap();
+    assert_eq!(serde_json::from_str::<Document>(&text).unwrap(), written);
+}
+
+#[rstest]
+#[case::https("https://api.openai.com/v1", false)]
+#[case::port("http://gateway.example:8080", false)]
+#[case::public_address("https://8.8.8.8/v1", false)]
+#[case::trailing_slash("https://api.example/v1/", false)]
+#[case::localhost("http://localhost:11434/v1", true)]
+#[case::below_localhost("http://ollama.LOCALHOST/v1", true)]
+#[case::loopback("http://127.8.0.1:80", true)]
+#[case::private("http://192.168.1.20:8000/v1", true)]
+#[case::carrier("http://172.31.0.1/v1", true)]
+#[case::not_private("http://172.32.0.1/v1", false)]
+#[case::loopback_v6("http://[::1]:8000/v1", true)]
+#[case::unique_local("http://[fd00::1]/v1", true)]
+#[case::mapped("http://[::ffff:10.0.0.1]/v1", true)]
+#[case::global_v6("https://[2606:4700::1111]/v1", false)]
+fn a_base_url_is_local(#[case] url: &str, #[case] local: bool) {
+    assert_eq!(base_url::check(url), Ok(()));
+    assert_eq!(base_url::is_local(url), local);
+}
+
+#[rstest]
+#[case::empty("")]
+#[case::no_scheme("api.openai.com")]
+#[case::other_scheme("ftp://x.example")]
+#[case::upper_case_scheme("HTTPS://x.example")]
+#[case::no_host("https:///v1")]
+#[case::only_port("https://:80")]
+#[case::user("https://user:secret@x.example")]
+#[case::hidden_host("https://api.openai.com@evil.example/v1")]
+#[case::query("https://x.example/v1?key=1")]
+#[case::fragment("https://x.example/v1#a")]
+#[case::query_in_host("https://x.example?a=1")]
+#[case::space("https://x.example/v 1")]
+#[case::line_break("https://x.example/v1\r\nHost: evil")]
+#[case::backslash("https://x.example\\v1")]
+#[case::dot_segments("https://x.example/v1/../admin")]
+#[case::port_zero("https://x.example:0")]
+#[case::port_too_large("https://x.example:65536")]
+#[case::port_with_sign("https://x.example:+80")]
+#[case::no_port("https://x.example:")]
+#[case::short_address("http://127.1")]
+#[case::hex_address("http://0x7f000001")]
+#[case::decimal_address("http://2130706433")]
+#[case::address_with_dot("http://127.0.0.1.")]
+#[case::open_bracket("http://[::1")]
+#[case::after_bracket("http://[::1]x")]
+#[case::not_ascii("https://bücher.example")]
+fn a_url_that_could_be_misread_is_refused(#[case] url: &str) {
+    assert!(base_url::check(url).is_err());
+    assert!(!base_url::is_local(url));
+}
+
+#[test]
+fn a_url_that_is_too_long_is_refused() {
+    let url = format!(
+        "https://x.example/{}",
+        "a".repeat(base_url::MAX_BASE_URL_BYTES)
+    );
+    assert!(base_url::check(&url).is_err());
+}
+
+#[test]
+fn the_answer_to_a_document_full_of_faults_is_short() {
+    let steps: Vec<Value> = (0..MAX_STEPS).map(|_| json!("nothing")).collect();
+    let violations = build(json!({"combos": [{"name": "a", "steps": steps}]})).unwrap_err();
+    assert_eq!(violations.len(), MAX_VIOLATIONS + 1);
+    let last = violations.last().unwrap();
+    assert_eq!(last.message, "900 more violations are not listed");
+}
+
+#[test]
+fn lists_have_limits() {
+    let step = json!("openai/gpt-5");
+    let steps = vec![step; MAX_STEPS + 1];
+    let violations = build(with("/combos/0/steps", json!(steps))).unwrap_err();
+    assert_eq!(violations[0].field, "combos[0].steps");
+
+    let key = document(good()).keys[0].clone();
+    let too_many = Document {
+        keys: vec![key; MAX_ENTRIES + 1],
+        ..document(good())
+    };
+    let overrides = crate::settings::Overrides::default();
+    let violations = Config::build(too_many, 1, &overrides).unwrap_err();
+    assert_eq!(violations.len(), 1);
+    assert_eq!(violations[0].field, "keys");
+}
+
+#[test]
+fn a_hundred_thousand_connections_are_indexed() {
+    let mut large = document(good());
+    let template = large.connections[0].clone();
+    large.connections.extend(
+        (large.connections.len()..MAX_ENTRIES).map(|number| Connection {
+            id: ConnectionId::new(format!("k{number}")).unwrap(),
+            priority: u32::try_from(MAX_ENTRIES - number).unwrap(),
+            ..template.clone()
+        }),
+    );
+    let overrides = crate::settings::Overrides::default();
+    let config = Config::build(large, 1, &overrides).unwrap();
+    assert_eq!(config.connections.len(), MAX_ENTRIES);
+    let openai = config.provider(&template.provider).unwrap();
+    assert!(
+        openai
+            .connections
+            .is_sorted_by_key(|connection| connection.priority)
+    );
+}
+
+/// Names and links that are often, but not always, good.
+fn names() -> impl Strategy<Value = String> {
+    prop_oneof![
+        prop::sample::select(vec![
+            "openai",
+            "claude",
+            "main",
+            "team",
+            "best",
+            "openai/gpt-5",
+            "combo/best",
+            "/",
+            "",
+        ])
+        .prop_map(str::to_owned),
+        any::<String>(),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn building_never_panics_and_agrees_with_itself(
+        url in any::<String>(),
+        texts in prop::collection::vec(names(), 8),
+        numbers in any::<[u32; 3]>(),
+    ) {
+        let [a, b, c, d, e, f, g, h] = texts.try_into().unwrap();
+        let value = json!({
+            "providers": [
+                {"id": "openai", "protocol": "openai", "baseUrl": "https://x.example"},
+                {"id": a, "protocol": "anthropic", "baseUrl": url},
+            ],
+            "connections": [{"id": b, "provider": c, "priority": numbers[0]}],
+            "combos": [{
+                "name": d,
+                "steps": [e, {"model": f, "connection": b}],
+                "config": {"maxRetries": numbers[1], "maxGlobalAttempts": numbers[2]},
+            }],
+            "keys": [{"id": "k", "sha256": g, "allowedModels": [h]}],
+        });
+        // Names that are none are refused when the document is read.
+        if let Ok(document) = serde_json::from_value::<Document>(value) {
+            let overrides = crate::settings::Overrides::default();
+            match Config::build(document.clone(), 1, &overrides) {
+                Ok(config) => {
+                    prop_assert_eq!(config.combos.len(), document.combos.len());
+                    for (combo, entry) in document.combos.iter().zip(config.combos.values()) {
+                        prop_assert_eq!(combo.steps.len(), entry.targets.len());
+                    }
+                }
+                Err(violations) => prop_assert!(!violations.is_empty()),
+            }
+        }
+    }
+
+    #[test]
+    fn checking_a_url_never_panics(url in "(https?://)?[\\PC]{0,40}") {
+        let good = base_url::check(&url).is_ok();
+        prop_assert!(good || !base_url::is_local(&url));
+    }
+}

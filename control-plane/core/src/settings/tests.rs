@@ -1,1 +1,214 @@
+//! Defaults per class, bounds, and who outranks whom.
 
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::config::Provider;
+
+fn settings(value: Value) -> Settings {
+    serde_json::from_value(value).unwrap()
+}
+
+fn provider(class: Option<&str>, base_url: &str) -> Provider {
+    serde_json::from_value(json!({
+        "id": "p", "protocol": "openai", "baseUrl": base_url, "class": class,
+    }))
+    .unwrap()
+}
+
+fn resolve(value: Value, class: &str, environment: &[(&str, &str)]) -> ProviderPolicy {
+    let overrides = Overrides::from_environment(environment.iter().copied());
+    let provider = provider(Some(class), "https://x.example");
+    ProviderPolicy::resolve(&settings(value), &provider, &overrides)
+}
+
+#[rstest]
+#[case::oauth("oauth", [5, 8, 2, 8], 60_000, (5_000, 8, false))]
+#[case::apikey("apikey", [7, 12, 3, 4], 30_000, (3_000, 5, true))]
+#[case::local("local", [2, 2, 3, 16], 15_000, (2_000, 3, false))]
+fn defaults_of_a_class(
+    #[case] class: &str,
+    #[case] counts: [u32; 4],
+    #[case] reset_timeout_ms: u64,
+    #[case] cooldown: (u64, u32, bool),
+) {
+    let policy = resolve(json!({}), class, &[]);
+    let breaker = policy.breaker;
+    assert_eq!(
+        [
+            breaker.degradation_threshold,
+            breaker.failure_threshold,
+            breaker.escalate_after_cycles,
+            breaker.max_backoff_multiplier
+        ],
+        counts
+    );
+    assert_eq!(breaker.reset_timeout_ms, reset_timeout_ms);
+    assert_eq!(breaker.probe_ttl_ms, 60_000);
+    assert_eq!(
+        (breaker.dedup_connection_ms, breaker.dedup_provider_ms),
+        (5_000, 10_000)
+    );
+    let CooldownPolicy {
+        base_ms,
+        max_backoff_steps,
+        trust_hints,
+        cap_ms,
+    } = policy.cooldown;
+    assert_eq!((base_ms, max_backoff_steps, trust_hints), cooldown);
+    assert_eq!(cap_ms, 1_800_000);
+    assert_eq!(policy.lockout.window_ms, reset_timeout_ms);
+    assert_eq!(policy.lockout.error_codes, [403, 404, 429, 502, 503, 504]);
+}
+
+#[rstest]
+#[case::declared(Some("oauth"), "http://127.0.0.1/v1", ProviderClass::Oauth)]
+#[case::loopback(None, "http://127.0.0.1/v1", ProviderClass::Local)]
+#[case::private(None, "http://10.1.2.3/v1", ProviderClass::Local)]
+#[case::public(None, "https://api.example/v1", ProviderClass::Apikey)]
+fn class_of_a_provider(
+    #[case] declared: Option<&str>,
+    #[case] base_url: &str,
+    #[case] expected: ProviderClass,
+) {
+    assert_eq!(ProviderClass::of(&provider(declared, base_url)), expected);
+}
+
+#[test]
+fn the_document_outranks_the_environment_which_outranks_what_is_built_in() {
+    let environment = [
+        ("OMNIROUTE_CIRCUIT_BREAKER_API_KEY_THRESHOLD", "20"),
+        ("OMNIROUTE_CIRCUIT_BREAKER_API_KEY_RESET_MS", "45000"),
+        (
+            "OMNIROUTE_PROVIDER_BREAKER_API_KEY_DEGRADATION_THRESHOLD",
+            "11",
+        ),
+        (
+            "OMNIROUTE_PROVIDER_BREAKER_API_KEY_MAX_BACKOFF_MULTIPLIER",
+            "6",
+        ),
+        (
+            "OMNIROUTE_PROVIDER_BREAKER_API_KEY_BACKOFF_ESCALATION_COUNT",
+            "0",
+        ),
+    ];
+    let stored = json!({"providerBreaker": {"apikey": {"failureThreshold": 15}}});
+    let breaker = resolve(stored, "apikey", &environment).breaker;
+    assert_eq!(breaker.failure_threshold, 15);
+    assert_eq!(breaker.reset_timeout_ms, 45_000);
+    assert_eq!(breaker.degradation_threshold, 11);
+    assert_eq!(breaker.max_backoff_multiplier, 6);
+    assert_eq!(breaker.escalate_after_cycles, 0);
+    let oauth = resolve(json!({}), "oauth", &environment).breaker;
+    assert_eq!(oauth.failure_threshold, 8);
+}
+
+#[rstest]
+#[case::no_number("many", 8)]
+#[case::empty("", 8)]
+#[case::negative("-3", 8)]
+#[case::zero("0", 8)]
+#[case::infinite("inf", 8)]
+#[case::nan("NaN", 8)]
+#[case::fraction_is_cut_off("9.9", 9)]
+#[case::white_space(" 9 ", 9)]
+#[case::scientific("1e2", 100)]
+#[case::beyond_the_bound("1000000", 1_000)]
+#[case::beyond_every_integer("1e300", 1_000)]
+fn a_threshold_in_the_environment(#[case] value: &str, #[case] expected: u32) {
+    let environment = [("OMNIROUTE_CIRCUIT_BREAKER_OAUTH_THRESHOLD", value)];
+    let breaker = resolve(json!({}), "oauth", &environment).breaker;
+    assert_eq!(breaker.failure_threshold, expected);
+}
+
+#[test]
+fn a_local_class_has_only_the_first_family_of_names() {
+    let environment = [
+        ("OMNIROUTE_CIRCUIT_BREAKER_LOCAL_THRESHOLD", "10"),
+        ("OMNIROUTE_CIRCUIT_BREAKER_LOCAL_RESET_MS", "20000"),
+        (
+            "OMNIROUTE_PROVIDER_BREAKER_LOCAL_MAX_BACKOFF_MULTIPLIER",
+            "2",
+        ),
+    ];
+    let breaker = resolve(json!({}), "local", &environment).breaker;
+    assert_eq!(breaker.failure_threshold, 10);
+    assert_eq!(breaker.degradation_threshold, 6);
+    assert_eq!(breaker.reset_timeout_ms, 20_000);
+    assert_eq!(breaker.max_backoff_multiplier, 16);
+}
+
+#[test]
+fn thresholds_of_the_provider_gate_do_not_touch_the_breaker() {
+    let environment = [("OMNIROUTE_PROVIDER_BREAKER_OAUTH_FAILURE_THRESHOLD", "3")];
+    assert_eq!(
+        resolve(json!({}), "oauth", &environment),
+        resolve(json!({}), "oauth", &[])
+    );
+}
+
+#[test]
+fn a_failure_threshold_lowered_alone_takes_the_degradation_with_it() {
+    let lowered = |threshold: u32| {
+        let stored = json!({"providerBreaker": {"apikey": {"failureThreshold": threshold}}});
+        resolve(stored, "apikey", &[]).breaker.degradation_threshold
+    };
+    assert_eq!([lowered(20), lowered(5), lowered(1)], [7, 4, 1]);
+}
+
+#[rstest]
+#[case::threshold(json!({"providerBreaker": {"oauth": {"failureThreshold": 0}}}), "providerBreaker.oauth.failureThreshold")]
+#[case::threshold_high(json!({"providerBreaker": {"local": {"failureThreshold": 1001}}}), "providerBreaker.local.failureThreshold")]
+#[case::reset(json!({"providerBreaker": {"apikey": {"resetTimeoutMs": 999}}}), "providerBreaker.apikey.resetTimeoutMs")]
+#[case::degradation(json!({"providerBreaker": {"apikey": {"degradationThreshold": 5, "failureThreshold": 5}}}), "providerBreaker.apikey.degradationThreshold")]
+#[case::degradation_above_the_default(json!({"providerBreaker": {"apikey": {"degradationThreshold": 12}}}), "providerBreaker.apikey.degradationThreshold")]
+#[case::dedup_connection(json!({"providerBreaker": {"dedupConnectionMs": 60_001}}), "providerBreaker.dedupConnectionMs")]
+#[case::dedup_provider(json!({"providerBreaker": {"dedupProviderMs": 60_001}}), "providerBreaker.dedupProviderMs")]
+#[case::probe(json!({"providerBreaker": {"probeTtlMs": 999}}), "providerBreaker.probeTtlMs")]
+#[case::base(json!({"connectionCooldown": {"oauth": {"baseCooldownMs": 86_400_001}}}), "connectionCooldown.oauth.baseCooldownMs")]
+#[case::steps(json!({"connectionCooldown": {"local": {"maxBackoffSteps": 33}}}), "connectionCooldown.local.maxBackoffSteps")]
+#[case::code(json!({"modelLockout": {"errorCodes": [503, 600]}}), "modelLockout.errorCodes[1]")]
+#[case::lock_base(json!({"modelLockout": {"baseCooldownMs": 4_999}}), "modelLockout.baseCooldownMs")]
+#[case::lock_max(json!({"modelLockout": {"maxCooldownMs": 3_600_001}}), "modelLockout.maxCooldownMs")]
+#[case::lock_max_below_base(json!({"modelLockout": {"maxCooldownMs": 60_000}}), "modelLockout.maxCooldownMs")]
+#[case::lock_steps(json!({"modelLockout": {"maxBackoffSteps": 21}}), "modelLockout.maxBackoffSteps")]
+#[case::retries(json!({"waitForCooldown": {"maxRetries": 11}}), "waitForCooldown.maxRetries")]
+#[case::retry_wait(json!({"waitForCooldown": {"maxRetryWaitSec": 301}}), "waitForCooldown.maxRetryWaitSec")]
+#[case::wait_budget(json!({"waitForCooldown": {"budgetMs": 300_001}}), "waitForCooldown.budgetMs")]
+#[case::combo_wait(json!({"comboCooldownWait": {"maxWaitMs": 300_001}}), "comboCooldownWait.maxWaitMs")]
+#[case::combo_waits(json!({"comboCooldownWait": {"maxAttempts": 11}}), "comboCooldownWait.maxAttempts")]
+#[case::combo_budget(json!({"comboCooldownWait": {"budgetMs": 300_001}}), "comboCooldownWait.budgetMs")]
+#[case::connect(json!({"streams": {"connectTimeoutMs": 600_001}}), "streams.connectTimeoutMs")]
+#[case::headers(json!({"streams": {"headersTimeoutMs": 3_600_001}}), "streams.headersTimeoutMs")]
+#[case::readiness(json!({"streams": {"readinessTimeoutMs": 3_600_001}}), "streams.readinessTimeoutMs")]
+#[case::idle(json!({"streams": {"idleTimeoutMs": 3_600_001}}), "streams.idleTimeoutMs")]
+#[case::deadline(json!({"streams": {"attemptDeadlineMs": 3_600_001}}), "streams.attemptDeadlineMs")]
+fn out_of_bounds(#[case] value: Value, #[case] field: &str) {
+    let violations = settings(value).violations();
+    let fields: Vec<_> = violations.iter().map(|one| one.field.as_str()).collect();
+    assert_eq!(fields, [field], "{violations:?}");
+}
+
+#[rstest]
+#[case::nothing(json!({}))]
+#[case::local_degradation_may_equal(json!({"providerBreaker": {"local": {"degradationThreshold": 2, "failureThreshold": 2}}}))]
+#[case::dedup_off(json!({"providerBreaker": {"dedupConnectionMs": 0, "dedupProviderMs": 0}}))]
+#[case::no_codes_means_the_default(json!({"modelLockout": {"errorCodes": []}}))]
+#[case::waits_off(json!({"waitForCooldown": {"maxRetries": 0, "maxRetryWaitSec": 0}, "comboCooldownWait": {"maxWaitMs": 0, "maxAttempts": 0}}))]
+#[case::limits_off(json!({"streams": {"headersTimeoutMs": 0, "readinessTimeoutMs": 0, "idleTimeoutMs": 0, "attemptDeadlineMs": 0}}))]
+fn within_bounds(#[case] value: Value) {
+    assert_eq!(settings(value).violations(), []);
+}
+
+#[test]
+fn no_codes_means_the_default_list() {
+    let policy = resolve(json!({"modelLockout": {"errorCodes": []}}), "apikey", &[]);
+    assert_eq!(policy.lockout.error_codes, [403, 404, 429, 502, 503, 504]);
+}
+
+#[test]
+fn an_unknown_member_is_an_error() {
+    let read = serde_json::from_value::<Settings>(json!({"waitForCooldown": {"maxWait": 1}}));
+    assert!(read.unwrap_err().to_string().contains("maxWait"));
+}

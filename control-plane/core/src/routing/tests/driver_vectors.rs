@@ -99,7 +99,8 @@ fn vector_routing_x4() {
         &["p1/m1", "p1/m2", "p2/m3"],
         json!({}),
         no_waits(),
-    );
+    )
+    .without_cooling();
     let journey = world.run(|_, before| {
         let quota = r#"{"error":{"message":"monthly quota exceeded"}}"#;
         if before == 0 {

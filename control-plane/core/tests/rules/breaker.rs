@@ -7,6 +7,7 @@ use tidegate_core::outcome::{AttemptOutcome, LocalFault, Outcome, TransportFault
 use tidegate_core::settings::ProviderClass;
 use tidegate_core::settings::ProviderClass::{Apikey, Local, Oauth};
 use tidegate_core::state::Event;
+use tidegate_core::state::apply::{Judged, Subject, apply_classified};
 use tidegate_core::time::Timestamp;
 
 use super::world::{World, answer, status};
@@ -123,6 +124,8 @@ fn a_failed_probe_opens_again(
 #[case::no_verdict(a_probe_without_verdict_comes_back)]
 #[case::order(an_older_failure_does_not_bring_the_probe_forward)]
 #[case::mark(a_success_ends_the_five_seconds)]
+#[case::older_success(a_success_seen_before_a_failure_does_not_end_the_five_seconds)]
+#[case::private_copy(a_judged_failure_counts_like_its_outcome)]
 #[case::sibling(a_combo_that_stays_with_the_provider_is_not_counted)]
 #[case::proxy(an_unreachable_proxy_counts_for_combos_only)]
 #[case::coalesced(coalesced_successes_count_each)]
@@ -324,6 +327,58 @@ fn a_success_ends_the_five_seconds() {
         !world.report(report).changed,
         "within five seconds of the second"
     );
+}
+
+fn a_success_seen_before_a_failure_does_not_end_the_five_seconds() {
+    let mut world = world(Apikey, BreakerStatus::Closed, 0);
+    let slow = world.send("c1");
+    world.fail(2_000, status(503));
+    world.end(&slow, 1_000, Outcome::Success);
+    world.fail(3_000, status(503));
+    assert_eq!(
+        world.breaker(3_000),
+        ("CLOSED", 0),
+        "the second one is a duplicate"
+    );
+}
+
+fn a_judged_failure_counts_like_its_outcome() {
+    let mut by_outcome = world(Apikey, BreakerStatus::Closed, 6);
+    let attempt = by_outcome.send("c1");
+    let report = AttemptOutcome {
+        attempt: attempt.clone(),
+        outcome: status(503),
+        occurred_at: Timestamp(9_000),
+        next_target_same_provider: false,
+        combo: false,
+        count: 1,
+    };
+    let event = Event::Outcome(Box::new(report));
+    let applied = by_outcome.event(Some("c1"), &event, Timestamp(1_000));
+
+    let copy = world(Apikey, BreakerStatus::Closed, 6);
+    let (mut provider, mut connection) = (copy.state.clone(), copy.c1().clone());
+    let judged = apply_classified(
+        Subject {
+            provider: &mut provider,
+            connection: Some((by_outcome.config("c1"), &mut connection)),
+        },
+        &Judged {
+            attempt: &attempt,
+            classification: &applied.classification.unwrap(),
+            at: Timestamp(9_000),
+            next_target_same_provider: false,
+            combo: false,
+            count: 1,
+        },
+        Timestamp(1_000),
+        &copy.policy,
+        &copy.provider,
+    );
+    assert_eq!(judged.transitions, applied.transitions);
+    assert_eq!(provider.breaker.failure_count, 7);
+    assert_eq!(provider.breaker.last_failure_at, Some(Timestamp(1_000)));
+    assert_eq!(connection.cooldown.until, by_outcome.c1().cooldown.until);
 }
 
 fn a_combo_that_stays_with_the_provider_is_not_counted() {

@@ -62,6 +62,8 @@ fn put(world: &mut World, until: u64, count: u32, last_failure_at: u64) {
 #[case::authoritative(only_an_authoritative_hint_exceeds_the_cap)]
 #[case::shapes(a_look_up_finds_the_latest_ending_of_all_shapes)]
 #[case::decay_in_flight(a_slow_success_does_not_erase_a_fresh_lock)]
+#[case::no_combo(a_success_outside_of_combos_lowers_nothing)]
+#[case::pruned(a_lock_that_matters_no_more_is_dropped)]
 #[case::clear(an_operator_clears_by_model_or_all)]
 #[case::cap(a_connection_keeps_a_bounded_number)]
 #[case::per_model(per_model_quotas_keep_the_connection_active)]
@@ -215,6 +217,26 @@ fn a_slow_success_does_not_erase_a_fresh_lock() {
     world.fail_combo(0, status(503));
     world.end_combo(&slow, 1_000, Outcome::Success);
     assert_eq!(lock(&world), Some((120_000, 1)));
+}
+
+fn a_success_outside_of_combos_lowers_nothing() {
+    let mut world = on(Apikey);
+    put(&mut world, 1_800_000, 5, 0);
+    world.fail(1_900_000, Outcome::Success);
+    assert_eq!(lock(&world), Some((1_800_000, 5)));
+}
+
+fn a_lock_that_matters_no_more_is_dropped() {
+    let mut world = on(Apikey);
+    world.fail_combo(0, status(503));
+    let mut other = world.send("c1");
+    other.model = ModelId::new("other").unwrap();
+    world.end_combo(&other, 150_000, status(503));
+    assert_eq!(world.c1().locks.len(), 2, "the first still escalates");
+    other.model = ModelId::new("third").unwrap();
+    world.end_combo(&other, 150_001, status(503));
+    assert_eq!(world.c1().locks.len(), 2);
+    assert!(!blocked(&world, MODEL, 0));
 }
 
 fn an_operator_clears_by_model_or_all() {

@@ -326,6 +326,29 @@ fn an_event_makes_what_was_restored_live() {
     assert_eq!((value, ancestor), (banned(), Version::new(4, 1)));
 }
 
+/// A breaker that was reset in this life stays so, and one that opened later in an earlier life wins over
+/// counts of this one.
+#[test]
+fn the_breaker_of_the_higher_epoch_wins_whole() {
+    let of = |status, failure_count, epoch| {
+        let mut state = ProviderState::default();
+        state.breaker.status = status;
+        state.breaker.failure_count = failure_count;
+        state.breaker.epoch = epoch;
+        StateValue::Provider(state)
+    };
+    let effective = |live: &StateValue, offer: &StateValue| {
+        let current = (stored(live.clone(), 9_000), Version::new(5, 1));
+        let offers = [(stored(offer.clone(), 9_000), Version::new(4, 9))];
+        offer_all(&Some(current), &offers).unwrap().effective()
+    };
+    let opened = of(BreakerStatus::Open, 8, Mark::At(Version::new(4, 2)));
+    let counted = of(BreakerStatus::Closed, 9, Mark::Never);
+    let reset = of(BreakerStatus::Closed, 0, Mark::At(Version::new(5, 1)));
+    assert_eq!(effective(&counted, &opened), opened);
+    assert_eq!(effective(&reset, &opened), reset);
+}
+
 #[test]
 fn nothing_that_matters_is_forgotten() {
     let world = World::new(ProviderClass::Apikey);

@@ -1,5 +1,39 @@
-//! The only door of a data plane to the control plane.
+//! The only door of a data plane to the control plane, and the one constructor of gRPC channels.
+//!
+//! | room | what it holds |
+//! |---|---|
+//! | [`endpoint`] | channels, with keep-alive |
+//! | `replicas` | the control plane's replicas and which is asked |
+//! | `watch`, `install`, `view`, `snapshot_file` | configuration and hot state as followed, and what is kept on disk |
+//! | `decide` | a decision: asked for within a limit, or made here |
+//! | `shadow` | our own failures that the control plane has not taken yet |
+//! | `report`, `usage`, `abandon` | what is told to the control plane |
+//! | `clock` | the store's time |
+//!
+//! Stance: **the control plane is not in the failure path.** Nothing here fails because it is away. Decisions
+//! are made here, reports and token records wait in bounded queues, and readiness asks for a configuration
+//! only. What is lost then is said in [`ClientMetrics`].
 
+mod abandon;
+mod backoff;
+mod client;
+mod clock;
+mod config;
+mod decide;
+pub mod endpoint;
+mod install;
+mod metrics;
 mod port;
+mod replicas;
+mod report;
+mod shadow;
+mod snapshot_file;
+mod usage;
+mod view;
+mod watch;
 
+pub use client::{PlaneClient, PlaneStatus};
+pub use config::{Limits, PlaneClientConfig};
+pub use metrics::ClientMetrics;
 pub use port::{Answer, Ask, Credential, Deadlines, Dispatch, LastFailure, Snapshot, Step, Usage};
+pub use replicas::{MAX_REPLICAS, ReplicaStatus, ReplicasError};

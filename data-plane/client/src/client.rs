@@ -1,0 +1,376 @@
+//! The client itself: one cheap handle on everything that talks to the control plane.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::SystemTime;
+
+use arc_swap::ArcSwapOption;
+use tidegate_core::ids::{AttemptId, PlaneIncarnation, ProviderId};
+use tidegate_core::outcome::AttemptOutcome;
+use tidegate_core::time::Timestamp;
+use tidegate_proto::config::v1 as proto;
+use tidegate_wire::attempt::id_to_proto;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::abandon::{AbandonQueue, Abandoned};
+use crate::clock::PlaneClock;
+use crate::config::{Limits, PlaneClientConfig};
+use crate::decide::{Gate, followed};
+use crate::metrics::ClientMetrics;
+use crate::port::{Answer, Ask, Snapshot, Usage};
+use crate::replicas::{ReplicaStatus, Replicas, ReplicasError};
+use crate::report::queue::{QueueLimits, ReportQueue};
+use crate::report::stream::Reports;
+use crate::shadow::{Scene, Shadow};
+use crate::snapshot_file;
+use crate::usage::UsageQueue;
+use crate::view::LocalView;
+
+/// The only door of a data plane to the control plane. Clones are handles on the same client.
+#[derive(Clone)]
+pub struct PlaneClient {
+    inner: Arc<Inner>,
+}
+
+/// Where a configuration came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// The file of an earlier run.
+    Disk,
+    /// A control plane of this run.
+    ControlPlane,
+}
+
+/// Everything behind the handle.
+pub(crate) struct Inner {
+    pub(crate) name: String,
+    pub(crate) incarnation: PlaneIncarnation,
+    pub(crate) limits: Limits,
+    pub(crate) replicas: Replicas,
+    pub(crate) clock: PlaneClock,
+    pub(crate) view: LocalView,
+    pub(crate) shadow: Arc<Shadow>,
+    pub(crate) snapshot: ArcSwapOption<Snapshot>,
+    /// Version of the snapshot in force, for whoever waits for one.
+    pub(crate) installed: watch::Sender<u64>,
+    /// What is to be kept on disk.
+    pub(crate) newest_snapshot: watch::Sender<Option<proto::Snapshot>>,
+    pub(crate) gate: Gate,
+    pub(crate) followed: Arc<Semaphore>,
+    pub(crate) abandoned: AbandonQueue,
+    pub(crate) metrics: ClientMetrics,
+    pub(crate) tracker: TaskTracker,
+    pub(crate) stop: CancellationToken,
+    reports: Reports,
+    usages: UsageQueue,
+    attempts: AtomicU64,
+    confirmed: AtomicBool,
+    following: AtomicBool,
+    live_data_planes: AtomicU32,
+}
+
+/// How the client stands, for readiness and for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlaneStatus {
+    /// Version of the configuration in force; `None` without one.
+    pub configuration_version: Option<u64>,
+    /// The configuration came from a control plane of this run, not from disk.
+    pub configuration_confirmed: bool,
+    /// A control plane is followed whose view is fresh.
+    pub following: bool,
+    /// Decisions are made here because the control plane does not answer.
+    pub deciding_locally: bool,
+    /// The replicas.
+    pub replicas: Vec<ReplicaStatus>,
+    /// How many data planes are live, this one included, as last heard.
+    pub live_data_planes: u32,
+    /// Reports that wait to be sent.
+    pub reports_waiting: usize,
+    /// Reports sent and not acknowledged.
+    pub reports_under_way: usize,
+    /// Token records that wait.
+    pub usages_waiting: usize,
+}
+
+impl PlaneClient {
+    /// Starts the client's tasks on `tracker`. When `stop` is cancelled they deliver what waits, within
+    /// [`Limits::flush`], and end. Must be called within a Tokio runtime; reads the snapshot file, if one is
+    /// named.
+    ///
+    /// # Errors
+    /// When addresses, certificates or token cannot be used at all.
+    pub fn start(
+        config: PlaneClientConfig,
+        tracker: &TaskTracker,
+        stop: CancellationToken,
+    ) -> Result<Self, ReplicasError> {
+        let incarnation = PlaneIncarnation(rand::random::<u64>().max(1));
+        let replicas = Replicas::new(
+            &config.addresses,
+            &config.channel,
+            config.tls.as_ref(),
+            config.token.as_ref(),
+            incarnation,
+        )?;
+        let limits = config.limits;
+        let metrics = ClientMetrics::default();
+        let shadow = Arc::new(Shadow::default());
+        let queue_limits = QueueLimits {
+            max_waiting: limits.max_reports.max(1),
+            max_age: limits.max_report_age,
+            batch: limits.batch,
+        };
+        let queue = ReportQueue::new(incarnation, queue_limits);
+        let inner = Arc::new(Inner {
+            name: config.name,
+            incarnation,
+            replicas,
+            clock: PlaneClock::new(SystemTime::now(), Instant::now()),
+            view: LocalView::new(),
+            snapshot: ArcSwapOption::empty(),
+            installed: watch::Sender::new(0),
+            newest_snapshot: watch::Sender::new(None),
+            gate: Gate::new(limits.timeouts_until_local, limits.retry_decide_every),
+            followed: followed(),
+            abandoned: AbandonQueue::new(metrics.clone()),
+            reports: Reports::new(
+                queue,
+                limits.urgent,
+                limits.flush,
+                metrics.clone(),
+                Arc::clone(&shadow),
+            ),
+            usages: UsageQueue::new(limits.max_usages, limits.flush, metrics.clone()),
+            shadow,
+            limits,
+            metrics,
+            tracker: tracker.clone(),
+            stop,
+            attempts: AtomicU64::new(0),
+            confirmed: AtomicBool::new(false),
+            following: AtomicBool::new(false),
+            live_data_planes: AtomicU32::new(1),
+        });
+        if let Some(path) = config.snapshot_file {
+            inner.start_from(&path);
+            tracker.spawn(snapshot_file::keep(
+                path,
+                inner.newest_snapshot.subscribe(),
+                inner.metrics.clone(),
+                inner.stop.clone(),
+            ));
+        }
+        tracker.spawn(Arc::clone(&inner).watch());
+        let delivering = Arc::clone(&inner);
+        tracker.spawn(async move {
+            let Inner {
+                reports,
+                replicas,
+                stop,
+                ..
+            } = &*delivering;
+            reports.run(replicas, stop).await;
+        });
+        let recording = Arc::clone(&inner);
+        tracker.spawn(async move {
+            recording
+                .usages
+                .run(&recording.replicas, &recording.stop)
+                .await;
+        });
+        let telling = Arc::clone(&inner);
+        tracker.spawn(async move {
+            telling
+                .abandoned
+                .run(&telling.replicas, &telling.stop)
+                .await;
+        });
+        Ok(Self { inner })
+    }
+
+    /// The id of the next attempt: this run's incarnation and a number that grows by one.
+    #[must_use]
+    pub fn next_attempt(&self) -> AttemptId {
+        let before = self.inner.attempts.fetch_add(1, Ordering::Relaxed);
+        AttemptId {
+            plane: self.inner.incarnation,
+            number: before.saturating_add(1),
+        }
+    }
+
+    /// Configuration and credentials in force; `None` until there are any.
+    #[must_use]
+    pub fn snapshot(&self) -> Option<Arc<Snapshot>> {
+        self.inner.snapshot.load_full()
+    }
+
+    /// The store's time as known here; never runs back once a control plane was heard.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        self.inner.clock.at(Instant::now())
+    }
+
+    /// This run of this data plane.
+    #[must_use]
+    pub fn incarnation(&self) -> PlaneIncarnation {
+        self.inner.incarnation
+    }
+
+    /// Where an attempt may go. Never fails: without an answer within [`Limits::decide`] it is decided here. A
+    /// wait for a grant takes place inside, for as long as the control plane allows.
+    pub async fn decide(&self, ask: Ask) -> Answer {
+        self.inner.decide(ask).await
+    }
+
+    /// Takes the report of an attempt and never waits. `urgent` ones are sent at once, and again elsewhere when
+    /// they are not acknowledged soon. Synthetic attempts change no state and are not reported (decision 6).
+    pub fn report(&self, report: AttemptOutcome, urgent: bool) {
+        if report.attempt.synthetic {
+            return;
+        }
+        let inner = &self.inner;
+        let moment = Instant::now();
+        inner.with_scene(moment, |scene| inner.shadow.record(&report, scene));
+        inner.reports.push(report, urgent, moment);
+    }
+
+    /// Takes the tokens of an attempt and never waits.
+    pub fn record_usage(&self, usage: Usage) {
+        self.inner.usages.push(usage);
+    }
+
+    /// The attempt will not be sent: gives back what it was granted. `provider` is whose probe it may hold.
+    pub fn abandon(&self, attempt: AttemptId, provider: Option<ProviderId>) {
+        let inner = &self.inner;
+        let moment = Instant::now();
+        if let Some(provider) = &provider {
+            inner.with_scene(moment, |scene| {
+                inner.shadow.return_probe(provider, attempt, scene, moment);
+            });
+        }
+        inner.abandoned.push(Abandoned {
+            attempt: Some(id_to_proto(attempt)),
+            provider: provider
+                .as_ref()
+                .map(ToString::to_string)
+                .unwrap_or_default(),
+        });
+    }
+
+    /// This data plane can serve: it has a configuration. Whether a control plane answers is not the question
+    /// (decision 55).
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.inner.snapshot.load().is_some()
+    }
+
+    /// How many data planes are live, this one included, at least 1: what fleet-wide floors are divided by.
+    #[must_use]
+    pub fn live_data_planes(&self) -> u32 {
+        self.inner.live_data_planes.load(Ordering::Relaxed)
+    }
+
+    /// How the client stands.
+    #[must_use]
+    pub fn status(&self) -> PlaneStatus {
+        let inner = &self.inner;
+        let (reports_waiting, reports_under_way) = inner.reports.counts();
+        PlaneStatus {
+            configuration_version: self.snapshot().map(|snapshot| snapshot.config.version),
+            configuration_confirmed: inner.confirmed.load(Ordering::Acquire),
+            following: inner.is_following(),
+            deciding_locally: inner.gate.is_shut(),
+            replicas: inner.replicas.status(Instant::now()),
+            live_data_planes: self.live_data_planes(),
+            reports_waiting,
+            reports_under_way,
+            usages_waiting: inner.usages.len(),
+        }
+    }
+
+    /// What the client counts, to be registered.
+    #[must_use]
+    pub fn metrics(&self) -> &ClientMetrics {
+        &self.inner.metrics
+    }
+}
+
+impl fmt::Debug for PlaneClient {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("PlaneClient")
+            .field("incarnation", &self.inner.incarnation)
+            .field("replicas", &self.inner.replicas)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    /// Version of the configuration in force, wherever it came from; 0 without one.
+    pub(crate) fn configuration_version(&self) -> u64 {
+        *self.installed.borrow()
+    }
+
+    /// Version of the configuration that a control plane of this run sent; 0 without one.
+    pub(crate) fn confirmed_version(&self) -> u64 {
+        if self.confirmed.load(Ordering::Acquire) {
+            self.configuration_version()
+        } else {
+            0
+        }
+    }
+
+    pub(crate) fn set_origin(&self, origin: Origin) {
+        self.confirmed
+            .store(origin == Origin::ControlPlane, Ordering::Release);
+    }
+
+    pub(crate) fn newest_attempt(&self) -> u64 {
+        self.attempts.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_following(&self) -> bool {
+        self.following.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_following(&self, following: bool) {
+        self.following.store(following, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_live_data_planes(&self, count: u32) {
+        self.live_data_planes.store(count.max(1), Ordering::Relaxed);
+    }
+
+    /// Runs something that needs the configuration, if there is one.
+    fn with_scene(&self, moment: Instant, run: impl FnOnce(Scene<'_>)) {
+        if let Some(snapshot) = self.snapshot.load().as_ref() {
+            run(Scene {
+                config: &snapshot.config,
+                view: &self.view,
+                now: self.clock.at(moment),
+                newest_attempt: self.newest_attempt(),
+            });
+        }
+    }
+
+    /// Starts from what an earlier run kept. A file that cannot be used is no reason not to start.
+    fn start_from(&self, path: &std::path::Path) {
+        let read = match snapshot_file::read(path) {
+            Ok(Some(snapshot)) => snapshot,
+            Ok(None) => return,
+            Err(error) => {
+                self.metrics.snapshot_file_errors.inc();
+                tracing::error!(error = %error, path = %path.display(), "the kept snapshot is of no use");
+                return;
+            }
+        };
+        if self.install(read, Origin::Disk).is_err() {
+            // Said where it was found; we wait for the control plane.
+            self.metrics.snapshot_file_errors.inc();
+        }
+    }
+}

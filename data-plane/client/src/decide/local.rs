@@ -1,0 +1,226 @@
+//! The decision without the control plane: the same rules over the last snapshot, the last view and the
+//! shadow of our own failures. Unmanaged traffic only; it never fails.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_core::classify::{ClassifyContext, classify};
+use tidegate_core::config::Config;
+use tidegate_core::ids::{ConnectionId, Shard};
+use tidegate_core::outcome::Attempt;
+use tidegate_core::routing::{
+    self, AttemptsSoFar, Decision, Input, PriorAttempt, Rejection, View as _,
+};
+use tidegate_core::settings::StreamSettings;
+use tidegate_core::time::Timestamp;
+use tidegate_core::version::{Mark, Version};
+
+use crate::metrics::ClientMetrics;
+use crate::port::{Answer, Ask, Deadlines, Dispatch, LastFailure, Snapshot, Step};
+use crate::shadow::{Scene, Shadow};
+use crate::view::LocalView;
+
+/// Probes refused in one decision before it gives up; each refusal excludes a provider, so this is far off.
+const MAX_REFUSED_PROBES: usize = 256;
+
+/// What a local decision rests on.
+pub(super) struct Local<'a> {
+    pub(super) snapshot: &'a Snapshot,
+    pub(super) view: &'a LocalView,
+    pub(super) shadow: &'a Shadow,
+    pub(super) now: Timestamp,
+    pub(super) newest_attempt: u64,
+    pub(super) metrics: &'a ClientMetrics,
+}
+
+impl Local<'_> {
+    /// Decides. The caller has refreshed the shadow.
+    pub(super) fn decide(&self, ask: &Ask) -> Answer {
+        let config = &self.snapshot.config;
+        let prior = ask
+            .last_failure
+            .as_ref()
+            .and_then(|failure| self.classified(failure));
+        let so_far = match &prior {
+            None => Arc::clone(&ask.so_far),
+            Some(prior) => {
+                let mut so_far = AttemptsSoFar::clone(&ask.so_far);
+                so_far.attempts.push(prior.clone());
+                Arc::new(so_far)
+            }
+        };
+        let route = routing::resolve(config, &ask.facts.model);
+        let combo = route.as_ref().is_some_and(|route| route.combo.is_some());
+        let (decision, probe) = self.decide_with_probe(ask, &so_far);
+        let next_target_same_provider = match (&route, &prior) {
+            (Some(route), Some(prior)) => {
+                routing::next_target_same_provider(route, prior, &decision)
+            }
+            (None, _) | (_, None) => false,
+        };
+        Answer {
+            decision: self.step(ask, decision, probe),
+            classification: prior.as_ref().map(|prior| prior.classification),
+            failed_at: prior.map_or(self.now, |prior| prior.failed_at),
+            next_target_same_provider,
+            combo,
+            local: true,
+        }
+    }
+
+    /// The last failure as the rules see it. A provider that left the configuration has no target any more, so
+    /// what its failure meant matters no longer; it is read with the defaults of another.
+    fn classified(&self, failure: &LastFailure) -> Option<PriorAttempt> {
+        let attempt = &failure.attempt;
+        let providers = &self.snapshot.config.providers;
+        let entry = providers
+            .get(&attempt.provider)
+            .or_else(|| providers.values().next())?;
+        let at = failure.occurred_at.min(self.now);
+        let context = ClassifyContext::of(&attempt.provider, &entry.policy, &attempt.model, at);
+        Some(PriorAttempt {
+            attempt: attempt.clone(),
+            classification: classify(&failure.outcome, &context),
+            failed_at: at,
+            pass: failure.pass,
+            target: failure.target,
+        })
+    }
+
+    /// Decides again as long as the probe that a decision needs is not to be had.
+    fn decide_with_probe(&self, ask: &Ask, so_far: &AttemptsSoFar) -> (Decision, bool) {
+        let overlay = self.shadow.over(self.view);
+        let has_credential =
+            |connection: &ConnectionId| self.snapshot.credentials.contains_key(connection);
+        for _ in 0..MAX_REFUSED_PROBES {
+            let decision = routing::decide(&Input {
+                config: &self.snapshot.config,
+                view: &overlay,
+                facts: &ask.facts,
+                so_far,
+                now: self.now,
+                random: rand::random(),
+                has_credential: &has_credential,
+            });
+            match &decision {
+                Decision::Dispatch(dispatch) if dispatch.needs_probe => {
+                    let scene = self.scene();
+                    if self
+                        .shadow
+                        .take_probe(&dispatch.provider, ask.attempt, scene)
+                    {
+                        self.metrics.local_probes.inc();
+                        return (decision, true);
+                    }
+                }
+                Decision::Dispatch(_) | Decision::Wait(_) | Decision::Reject(_) => {
+                    return (decision, false);
+                }
+            }
+        }
+        let rejection = unavailable("no probe of any provider is to be had");
+        (Decision::Reject(Box::new(rejection)), false)
+    }
+
+    fn scene(&self) -> Scene<'_> {
+        Scene {
+            config: &self.snapshot.config,
+            view: self.view,
+            now: self.now,
+            newest_attempt: self.newest_attempt,
+        }
+    }
+
+    fn step(&self, ask: &Ask, decision: Decision, probe: bool) -> Step {
+        match decision {
+            Decision::Wait(wait) => Step::Wait {
+                kind: wait.kind,
+                wait: Duration::from_millis(wait.wait_ms),
+                ticket: Vec::new(),
+            },
+            Decision::Reject(rejection) => Step::Reject(rejection),
+            Decision::Dispatch(dispatch) => {
+                let credential_version = self
+                    .snapshot
+                    .credentials
+                    .get(&dispatch.connection)
+                    .map_or(0, |credential| credential.version);
+                // Versions of the store, never the shadow's own: the control plane will compare them.
+                let epoch = match self.view.provider(&dispatch.provider) {
+                    Some(state) => match state.breaker.epoch {
+                        Mark::At(version) => version,
+                        Mark::Never | Mark::ThisWrite => Version::default(),
+                    },
+                    None => Version::default(),
+                };
+                Step::Dispatch(Box::new(Dispatch {
+                    attempt: Attempt {
+                        id: ask.attempt,
+                        decided_on: self.view.version(Shard::of_provider(&dispatch.provider)),
+                        epoch,
+                        credential_version,
+                        provider: dispatch.provider,
+                        connection: dispatch.connection,
+                        model: dispatch.model,
+                        egress: ask.egress.clone(),
+                        probe,
+                        synthetic: false,
+                    },
+                    pass: dispatch.pass,
+                    target: dispatch.target,
+                    report_at_readiness: dispatch.report_at_readiness || probe,
+                    excluded: dispatch.excluded,
+                    deadlines: deadlines(&self.snapshot.config),
+                }))
+            }
+        }
+    }
+}
+
+/// The answer of a data plane that has no configuration yet.
+pub(super) fn without_configuration(ask: &Ask, now: Timestamp) -> Answer {
+    let failed = ask.last_failure.as_ref();
+    Answer {
+        decision: Step::Reject(Box::new(unavailable(
+            "this data plane has no configuration yet",
+        ))),
+        classification: None,
+        failed_at: failed.map_or(now, |failure| failure.occurred_at),
+        next_target_same_provider: false,
+        combo: false,
+        local: true,
+    }
+}
+
+fn unavailable(message: &str) -> Rejection {
+    Rejection {
+        status: 503,
+        code: "control_plane_unreachable".to_owned(),
+        error_type: "server_error".to_owned(),
+        message: message.to_owned(),
+        retry_after_secs: Some(1),
+        pass_through: false,
+        terminal_reason: "control_plane_unreachable".to_owned(),
+        pool_size: 0,
+        attempted: 0,
+        excluded: Vec::new(),
+    }
+}
+
+fn deadlines(config: &Config) -> Deadlines {
+    let StreamSettings {
+        connect_timeout_ms,
+        headers_timeout_ms,
+        readiness_timeout_ms,
+        idle_timeout_ms,
+        attempt_deadline_ms,
+    } = config.document.settings.streams;
+    let limit = |ms: u64| (ms > 0).then(|| Duration::from_millis(ms));
+    Deadlines {
+        connect: limit(connect_timeout_ms),
+        headers: limit(headers_timeout_ms),
+        readiness: limit(readiness_timeout_ms),
+        idle: limit(idle_timeout_ms),
+        attempt: limit(attempt_deadline_ms),
+    }
+}

@@ -1,0 +1,195 @@
+//! A question and its answer as messages.
+
+use std::time::Duration;
+
+use tidegate_core::classify::{Reason, TerminalKind};
+use tidegate_core::ids::{ConnectionId, ModelId, ProviderId};
+use tidegate_core::routing::{Exclusion, ExclusionReason, Rejection, WaitKind};
+use tidegate_core::time::Timestamp;
+use tidegate_proto::common::v1 as common;
+use tidegate_proto::routing::v1 as proto;
+use tidegate_wire::WireError;
+use tidegate_wire::attempt::{from_proto, id_to_proto, outcome_to_proto, to_proto};
+use tidegate_wire::routing::{classification_from_proto, protocol_to_proto, so_far_to_proto};
+
+use crate::port::{Answer, Ask, Deadlines, Dispatch, Step};
+
+/// The question. `now` is the store's time as known here.
+pub(super) fn question(ask: &Ask, now: Timestamp) -> proto::DecideRequest {
+    let facts = &ask.facts;
+    proto::DecideRequest {
+        attempt: Some(id_to_proto(ask.attempt)),
+        facts: Some(proto::RequestFacts {
+            key_id: facts
+                .key
+                .as_ref()
+                .map(|key| key.id.to_string())
+                .unwrap_or_default(),
+            model: facts.model.clone(),
+            protocol: protocol_to_proto(facts.protocol).into(),
+            forced_connection: facts
+                .forced_connection
+                .as_ref()
+                .map(ToString::to_string)
+                .unwrap_or_default(),
+            stream: ask.stream,
+        }),
+        so_far: Some(so_far_to_proto(&ask.so_far)),
+        last_failure: ask.last_failure.as_ref().map(|failure| proto::LastFailure {
+            attempt: Some(to_proto(&failure.attempt)),
+            outcome: Some(outcome_to_proto(&failure.outcome)),
+            age_ms: now.ms_since(failure.occurred_at),
+            pass: failure.pass,
+            target: failure.target,
+        }),
+        egress: ask
+            .egress
+            .as_ref()
+            .map(ToString::to_string)
+            .unwrap_or_default(),
+    }
+}
+
+/// What the control plane answered.
+pub(super) enum Answered {
+    /// A step.
+    Step(Answer),
+    /// Wait for a grant with this ticket, at most this long.
+    AwaitGrant { ticket: Vec<u8>, limit: Duration },
+}
+
+/// The answer to a question.
+///
+/// # Errors
+/// When a member is missing or means nothing to this build.
+pub(super) fn answer(ask: &Ask, response: proto::DecideResponse) -> Result<Answered, WireError> {
+    let classification = match ask.last_failure {
+        Some(_) => Some(classification_from_proto(response.classification.as_ref())?),
+        None => None,
+    };
+    let step = response.step.ok_or(WireError::Missing("step"))?;
+    let decision = match step {
+        proto::decide_response::Step::Dispatch(message) => Step::Dispatch(dispatch(ask, message)?),
+        proto::decide_response::Step::Reject(message) => Step::Reject(reject(message)?),
+        proto::decide_response::Step::Wait(message) => {
+            let wait = Duration::from_millis(message.wait_ms);
+            let kind = match message.kind() {
+                proto::WaitKind::Cooldown => WaitKind::Cooldown,
+                proto::WaitKind::RetryDelay => WaitKind::RetryDelay,
+                proto::WaitKind::Permit => {
+                    return Ok(Answered::AwaitGrant {
+                        ticket: message.ticket,
+                        limit: wait,
+                    });
+                }
+                proto::WaitKind::Unspecified => return Err(invalid("wait.kind", "unknown kind")),
+            };
+            Step::Wait {
+                kind,
+                wait,
+                ticket: message.ticket,
+            }
+        }
+    };
+    Ok(Answered::Step(Answer {
+        decision,
+        classification,
+        failed_at: Timestamp(response.failed_at_unix_ms),
+        next_target_same_provider: response.next_target_same_provider,
+        combo: response.combo,
+        local: false,
+    }))
+}
+
+fn dispatch(ask: &Ask, message: proto::Dispatch) -> Result<Box<Dispatch>, WireError> {
+    let attempt = from_proto(message.attempt)?;
+    if attempt.id != ask.attempt {
+        return Err(invalid("dispatch.attempt.id", "is another attempt's"));
+    }
+    Ok(Box::new(Dispatch {
+        attempt,
+        pass: message.pass,
+        target: message.target,
+        report_at_readiness: message.report_at_readiness,
+        excluded: exclusions(message.excluded),
+        deadlines: deadlines(message.deadlines.unwrap_or_default()),
+    }))
+}
+
+fn deadlines(message: proto::Deadlines) -> Deadlines {
+    let limit = |ms: u64| (ms > 0).then(|| Duration::from_millis(ms));
+    Deadlines {
+        connect: limit(message.connect_ms),
+        headers: limit(message.headers_ms),
+        readiness: limit(message.readiness_ms),
+        idle: limit(message.idle_ms),
+        attempt: limit(message.attempt_ms),
+    }
+}
+
+fn reject(message: proto::Reject) -> Result<Box<Rejection>, WireError> {
+    let status = u16::try_from(message.status)
+        .ok()
+        .filter(|status| (400..=599).contains(status))
+        .ok_or_else(|| invalid("reject.status", "must be 400 to 599"))?;
+    Ok(Box::new(Rejection {
+        status,
+        code: message.code,
+        error_type: message.error_type,
+        message: message.message,
+        retry_after_secs: message.retry_after_seconds,
+        pass_through: message.pass_through,
+        terminal_reason: message.terminal_reason,
+        pool_size: message.pool_size,
+        attempted: message.attempted,
+        excluded: exclusions(message.excluded),
+    }))
+}
+
+/// Exclusions explain; one that a newer control plane words in a way unknown here is left out.
+fn exclusions(messages: Vec<common::Exclusion>) -> Vec<Exclusion> {
+    messages.into_iter().filter_map(exclusion).collect()
+}
+
+fn exclusion(message: common::Exclusion) -> Option<Exclusion> {
+    let connection = match message.connection.as_str() {
+        "" => None,
+        text => Some(ConnectionId::new(text).ok()?),
+    };
+    Some(Exclusion {
+        provider: ProviderId::new(&message.provider).ok()?,
+        connection,
+        model: ModelId::new(&message.model).ok()?,
+        reason: reason(&message.reason)?,
+        until: message.until_unix_ms.map(Timestamp),
+        cause: cause(&message.cause),
+    })
+}
+
+fn reason(word: &str) -> Option<ExclusionReason> {
+    const REASONS: [ExclusionReason; 11] = [
+        ExclusionReason::NotAllowed,
+        ExclusionReason::ProtocolMismatch,
+        ExclusionReason::Terminal(TerminalKind::Expired),
+        ExclusionReason::Terminal(TerminalKind::CreditsExhausted),
+        ExclusionReason::Terminal(TerminalKind::Banned),
+        ExclusionReason::Disabled,
+        ExclusionReason::CircuitOpen,
+        ExclusionReason::ConnectionCooldown,
+        ExclusionReason::RequestExhaustion,
+        ExclusionReason::ModelLockout,
+        ExclusionReason::Unavailable,
+    ];
+    REASONS.into_iter().find(|reason| reason.as_str() == word)
+}
+
+fn cause(word: &str) -> Option<Reason> {
+    serde_json::from_value(serde_json::Value::String(word.to_owned())).ok()
+}
+
+fn invalid(field: &str, message: &str) -> WireError {
+    WireError::Invalid {
+        field: field.to_owned(),
+        message: message.to_owned(),
+    }
+}

@@ -1,0 +1,92 @@
+//! Puts a new configuration into force, if it is good and not older than what is there.
+
+use std::sync::Arc;
+
+use secrecy::SecretString;
+use tidegate_core::config::Config;
+use tidegate_core::ids::ConnectionId;
+use tidegate_core::settings::Overrides;
+use tidegate_proto::config::v1 as proto;
+use tidegate_wire::{WireError, document};
+
+use crate::client::{Inner, Origin};
+use crate::port::{Credential, Snapshot};
+
+/// Why a configuration is not put into force.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum InstallError {
+    /// A member is not understood.
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    /// It is understood and makes no sense.
+    #[error("{count} violations, the first: {field}: {message}")]
+    Violations {
+        count: usize,
+        field: String,
+        message: String,
+    },
+}
+
+impl Inner {
+    /// Puts a snapshot into force. One that does not build never replaces a good one, and one from the control
+    /// plane is never replaced by an older one. What came from disk gives way to whatever the control plane says.
+    pub(crate) fn install(
+        &self,
+        message: proto::Snapshot,
+        origin: Origin,
+    ) -> Result<(), InstallError> {
+        let version = message.version;
+        if version < self.confirmed_version() {
+            tracing::debug!(version, "passed over an older configuration");
+            return Ok(());
+        }
+        let snapshot = match build(&message) {
+            Ok(snapshot) => snapshot,
+            Err(error) => {
+                self.metrics.configurations_refused.inc();
+                tracing::error!(version, error = %error, "refused a configuration");
+                return Err(error);
+            }
+        };
+        self.snapshot.store(Some(Arc::new(snapshot)));
+        self.metrics.configuration_version.set(version);
+        self.set_origin(origin);
+        self.installed.send_replace(version);
+        if origin == Origin::ControlPlane {
+            self.newest_snapshot.send_replace(Some(message));
+        }
+        tracing::info!(version, origin = ?origin, "configuration in force");
+        Ok(())
+    }
+}
+
+fn build(message: &proto::Snapshot) -> Result<Snapshot, InstallError> {
+    let document = document::from_proto(message.document.clone().unwrap_or_default())?;
+    let overrides = Overrides::from_environment(&message.overrides);
+    let config = Config::build(document, message.version, &overrides).map_err(|violations| {
+        let first = violations.first();
+        InstallError::Violations {
+            count: violations.len(),
+            field: first.map(|first| first.field.clone()).unwrap_or_default(),
+            message: first.map(|first| first.message.clone()).unwrap_or_default(),
+        }
+    })?;
+    Ok(Snapshot {
+        config: Arc::new(config),
+        credentials: message.credentials.iter().filter_map(credential).collect(),
+    })
+}
+
+/// A credential that cannot be used is left out: its connection is as good as switched off, and the others go on.
+fn credential(message: &proto::Credential) -> Option<(ConnectionId, Credential)> {
+    let connection = ConnectionId::new(&message.connection).ok()?;
+    let Ok(secret) = std::str::from_utf8(&message.secret) else {
+        tracing::error!(connection = %connection, "a credential is not text");
+        return None;
+    };
+    let credential = Credential {
+        version: message.version,
+        secret: SecretString::from(secret),
+    };
+    Some((connection, credential))
+}

@@ -1,0 +1,109 @@
+//! What the client counts. One typed tree; whoever owns the registry registers it ([`ClientMetrics::register`]).
+
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+macro_rules! metrics {
+    ($($(#[doc = $help:literal])+ $name:ident: $kind:ty = $wire:literal;)*) => {
+        /// Counters and gauges of the door to the control plane. Cheap to clone; clones share their values.
+        #[derive(Clone, Debug, Default)]
+        pub struct ClientMetrics {
+            $($(#[doc = $help])+ pub $name: $kind,)*
+        }
+
+        impl ClientMetrics {
+            /// Registers everything. Names carry no prefix: give a sub-registry with `tidegate_dp`.
+            pub fn register(&self, registry: &mut Registry) {
+                $(registry.register($wire, concat!($($help),+).trim(), self.$name.clone());)*
+            }
+        }
+    };
+}
+
+metrics! {
+    /// Decisions that the control plane answered
+    decided_remotely: Counter = "decisions_remote";
+    /// Decisions made here because the control plane did not answer in time
+    decided_locally: Counter = "decisions_local";
+    /// Questions to the control plane that got no answer within the limit
+    decide_timeouts: Counter = "decide_timeouts";
+    /// Questions to the control plane that ended with an error
+    decide_errors: Counter = "decide_errors";
+    /// Answers of the control plane that could not be used here
+    decide_unusable: Counter = "decide_unusable";
+    /// Half-open probes granted here while no control plane answered
+    local_probes: Counter = "local_probes";
+    /// Reports acknowledged by the control plane
+    reports_acknowledged: Counter = "reports_acknowledged";
+    /// Reports that were merged into one that had not been sent
+    reports_coalesced: Counter = "reports_coalesced";
+    /// Successes dropped because the queue was full
+    reports_dropped_success: Counter = "reports_dropped_success";
+    /// Failures dropped because the queue was full
+    reports_dropped_failure: Counter = "reports_dropped_failure";
+    /// Reports dropped because they were older than five minutes before they could be sent
+    reports_dropped_age: Counter = "reports_dropped_age";
+    /// Reports not acknowledged when the process ended
+    reports_dropped_shutdown: Counter = "reports_dropped_shutdown";
+    /// Reports sent again to the same or another replica
+    reports_resent: Counter = "reports_resent";
+    /// Report streams opened
+    report_streams: Counter = "report_streams";
+    /// Reports that wait to be sent
+    reports_waiting: Gauge = "reports_waiting";
+    /// Reports sent and not acknowledged
+    reports_under_way: Gauge = "reports_under_way";
+    /// Token records stored by the control plane
+    usage_recorded: Counter = "usage_recorded";
+    /// Token records dropped because the queue was full or the control plane refused them
+    usage_dropped: Counter = "usage_dropped";
+    /// Notices of abandoned attempts dropped; their grants end by expiry
+    abandons_dropped: Counter = "abandons_dropped";
+    /// Watches opened
+    watches: Counter = "watches";
+    /// Replicas left because they fell silent
+    silent_replicas: Counter = "silent_replicas";
+    /// Hot values that this build could not read
+    hot_values_skipped: Counter = "hot_values_skipped";
+    /// Configurations refused because they did not build; the last good one stays in force
+    configurations_refused: Counter = "configurations_refused";
+    /// Version of the configuration in force, 0 without one
+    configuration_version: Gauge<u64, AtomicU64> = "configuration_version";
+    /// Failures to keep the snapshot on disk
+    snapshot_file_errors: Counter = "snapshot_file_errors";
+    /// Steps of the store's clock by more than a second
+    clock_steps: Gauge<u64, AtomicU64> = "store_clock_steps";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_is_registered_under_its_own_name() {
+        let mut registry = Registry::default();
+        let metrics = ClientMetrics::default();
+        metrics.register(registry.sub_registry_with_prefix("tidegate_dp"));
+        metrics.reports_coalesced.inc();
+        metrics.configuration_version.set(7);
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        assert!(
+            text.contains("tidegate_dp_reports_coalesced_total 1\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("tidegate_dp_configuration_version 7\n"),
+            "{text}"
+        );
+        let names: Vec<&str> = text
+            .lines()
+            .filter(|line| line.starts_with("# TYPE"))
+            .collect();
+        let distinct: std::collections::BTreeSet<&str> = names.iter().copied().collect();
+        assert_eq!(names.len(), distinct.len());
+    }
+}

@@ -1,0 +1,183 @@
+//! Token records on their way to the durable store: a queue of their own, in batches, repeated until taken.
+//! Each attempt is recorded once whatever is repeated, so repeating is safe. When there is no room the oldest
+//! go, counted. A batch that the control plane refuses as malformed would be refused for ever; it is dropped
+//! and counted.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tidegate_proto::report::v1 as proto;
+use tidegate_proto::report::v1::report_service_client::ReportServiceClient;
+use tidegate_wire::attempt::id_to_proto;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tonic::Code;
+
+use crate::backoff::Backoff;
+use crate::metrics::ClientMetrics;
+use crate::port::Usage;
+use crate::replicas::{Asked, Replicas};
+
+/// Most records in one call (the contract allows 1,000).
+const BATCH: usize = 500;
+/// How long records wait for company.
+const LINGER: Duration = Duration::from_secs(1);
+/// How long one call may take.
+const CALL_LIMIT: Duration = Duration::from_secs(2);
+
+/// The queue.
+#[derive(Debug)]
+pub(crate) struct UsageQueue {
+    waiting: Mutex<VecDeque<Usage>>,
+    capacity: usize,
+    flush: Duration,
+    changed: Notify,
+    metrics: ClientMetrics,
+}
+
+impl UsageQueue {
+    pub(crate) fn new(capacity: usize, flush: Duration, metrics: ClientMetrics) -> Self {
+        Self {
+            waiting: Mutex::default(),
+            capacity: capacity.max(1),
+            flush,
+            changed: Notify::new(),
+            metrics,
+        }
+    }
+
+    /// Takes a record. Never waits.
+    pub(crate) fn push(&self, usage: Usage) {
+        let mut waiting = self.waiting.lock();
+        if waiting.len() >= self.capacity {
+            waiting.pop_front();
+            self.metrics.usage_dropped.inc();
+        }
+        waiting.push_back(usage);
+        drop(waiting);
+        self.changed.notify_one();
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.lock().len()
+    }
+
+    /// Delivers until told to stop, and then what is left, within the limit.
+    pub(crate) async fn run(&self, replicas: &Replicas, stop: &CancellationToken) {
+        let limit = async {
+            stop.cancelled().await;
+            sleep(self.flush).await;
+        };
+        tokio::select! {
+            () = self.deliver(replicas, stop) => {}
+            () = limit => {}
+        }
+        let lost = self.len();
+        if lost > 0 {
+            tracing::warn!(lost, "ended with token records that no control plane took");
+            self.metrics
+                .usage_dropped
+                .inc_by(u64::try_from(lost).unwrap_or(u64::MAX));
+        }
+    }
+
+    async fn deliver(&self, replicas: &Replicas, stop: &CancellationToken) {
+        let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
+        loop {
+            while self.len() == 0 {
+                if stop.is_cancelled() {
+                    return;
+                }
+                tokio::select! {
+                    () = self.changed.notified() => {}
+                    () = stop.cancelled() => {}
+                }
+            }
+            if self.len() < BATCH {
+                tokio::select! {
+                    () = sleep(LINGER) => {}
+                    () = stop.cancelled() => {}
+                }
+            }
+            let batch: Vec<Usage> = {
+                let waiting = self.waiting.lock();
+                waiting.iter().take(BATCH).cloned().collect()
+            };
+            match record(replicas, &batch).await {
+                Recorded::Yes => {
+                    self.metrics.usage_recorded.inc_by(self.take_off(&batch));
+                    backoff.reset();
+                }
+                Recorded::Refused => {
+                    self.metrics.usage_dropped.inc_by(self.take_off(&batch));
+                }
+                Recorded::No => sleep(backoff.next()).await,
+            }
+        }
+    }
+
+    /// Takes a delivered batch off the queue. Its front may have been dropped for room meanwhile.
+    fn take_off(&self, batch: &[Usage]) -> u64 {
+        let Some(last) = batch.last() else {
+            return 0;
+        };
+        let mut waiting = self.waiting.lock();
+        let end = waiting
+            .iter()
+            .take(batch.len())
+            .position(|usage| usage.attempt == last.attempt);
+        let Some(end) = end else {
+            return 0;
+        };
+        let count = waiting.drain(..=end).count();
+        u64::try_from(count).unwrap_or(u64::MAX)
+    }
+}
+
+enum Recorded {
+    Yes,
+    Refused,
+    No,
+}
+
+async fn record(replicas: &Replicas, batch: &[Usage]) -> Recorded {
+    let request = proto::RecordUsageRequest {
+        usages: batch.iter().map(to_proto).collect(),
+    };
+    let mut asked = Asked::default();
+    while let Some(replica) = replicas.choose(Instant::now(), asked) {
+        asked.add(replica.index);
+        let mut client = ReportServiceClient::new(replica.channel());
+        match timeout(CALL_LIMIT, client.record_usage(request.clone())).await {
+            Ok(Ok(_)) => return Recorded::Yes,
+            Ok(Err(status)) if status.code() == Code::InvalidArgument => {
+                tracing::error!(error = %status, "token records were refused");
+                return Recorded::Refused;
+            }
+            Ok(Err(status)) => {
+                tracing::debug!(replica = %replica.name, error = %status, "usage was not taken");
+            }
+            Err(_) => tracing::debug!(replica = %replica.name, "usage took too long"),
+        }
+    }
+    Recorded::No
+}
+
+fn to_proto(usage: &Usage) -> proto::Usage {
+    proto::Usage {
+        attempt: Some(id_to_proto(usage.attempt)),
+        at_unix_ms: usage.at.0,
+        provider: usage.provider.to_string(),
+        connection: usage.connection.to_string(),
+        model: usage.model.to_string(),
+        key_id: usage
+            .key
+            .as_ref()
+            .map(ToString::to_string)
+            .unwrap_or_default(),
+        input_tokens: usage.input_tokens,
+        output_tokens: usage.output_tokens,
+    }
+}

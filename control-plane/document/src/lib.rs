@@ -9,8 +9,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use secrecy::{ExposeSecret as _, SecretString};
-use sha2::{Digest as _, Sha256};
-use tidegate_core::config::{Document, SecretSource, Violation};
+use tidegate_core::config::{Document, SecretSource, Violation, key_hash};
 use tidegate_core::ids::ConnectionId;
 
 /// Largest configuration file, in bytes.
@@ -162,7 +161,7 @@ pub fn resolve(
         }
         match read(source, folder, secrets) {
             Ok(secret) => {
-                key.sha256 = Some(sha256_hex(&secret));
+                key.sha256 = Some(key_hash(secret.expose_secret()));
                 key.secret = None;
             }
             Err(message) => violations.push(Violation {
@@ -209,12 +208,6 @@ fn read(
         return Err(format!("{place} holds a control character"));
     }
     Ok(SecretString::from(secret))
-}
-
-/// Lower-case hex SHA-256, the form in which clients' keys are kept.
-#[must_use]
-pub fn sha256_hex(secret: &SecretString) -> String {
-    hex::encode(Sha256::digest(secret.expose_secret().as_bytes()))
 }
 
 #[cfg(test)]

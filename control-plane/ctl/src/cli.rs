@@ -1,0 +1,167 @@
+//! Definitions of the command line; nothing is done here.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Administers Tidegate over its gRPC API.
+#[derive(Debug, Parser)]
+#[command(name = "tidegatectl", version, arg_required_else_help = true)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pub(crate) connection: ConnectionArguments,
+
+    /// Form of the answer.
+    #[arg(short, long, global = true, value_enum, default_value_t = Output::Table)]
+    pub(crate) output: Output,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ConnectionArguments {
+    /// Control plane, as http://host:port or https://host:port.
+    #[arg(
+        long,
+        global = true,
+        env = "TIDEGATE_CONTROL_PLANE",
+        default_value = "http://127.0.0.1:7070"
+    )]
+    pub(crate) control_plane: http::Uri,
+
+    /// File that holds the administrator's token; else the variable `TIDEGATE_ADMIN_TOKEN` is used.
+    #[arg(long, global = true, env = "TIDEGATE_ADMIN_TOKEN_FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+
+    /// PEM file with who signed the control plane's certificate.
+    #[arg(long, global = true, env = "TIDEGATE_CA_FILE")]
+    pub(crate) ca_file: Option<PathBuf>,
+
+    /// Give up a call after this long.
+    #[arg(long, global = true, default_value = "10s", value_parser = humantime::parse_duration)]
+    pub(crate) timeout: std::time::Duration,
+}
+
+/// Form of the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// For people.
+    Table,
+    /// For programs.
+    Json,
+    /// For files.
+    Yaml,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Replace the configuration by a file; shows what differs.
+    Apply(ApplyArguments),
+    /// List configured things and their state.
+    Get(GetArguments),
+    /// Tell where a request would go, what is excluded, why and until when. Sends nothing.
+    Explain(ExplainArguments),
+    /// End breakers, cooldowns or model locks by hand.
+    Reset(ResetArguments),
+    /// Tell how the control plane is.
+    Status,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ApplyArguments {
+    /// YAML file with the whole configuration.
+    #[arg(short, long)]
+    pub(crate) file: PathBuf,
+
+    /// Validate and show what differs, change nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+
+    /// Refuse unless the stored configuration has this version.
+    #[arg(long)]
+    pub(crate) expected_version: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GetArguments {
+    /// What to list.
+    #[arg(value_enum)]
+    pub(crate) kind: Kind,
+}
+
+/// What can be listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Kind {
+    /// Upstream families.
+    Providers,
+    /// Credentials and what excludes them.
+    Connections,
+    /// Named lists of steps.
+    Combos,
+    /// Clients' keys, without the keys.
+    Keys,
+    /// Provider breakers.
+    Breakers,
+    /// Model locks.
+    Lockouts,
+    /// The newest changes of state.
+    Transitions,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArguments {
+    /// Combo or `provider/model`.
+    pub(crate) model: String,
+
+    /// Ask as this key (its id).
+    #[arg(long)]
+    pub(crate) key: Option<String>,
+
+    /// Protocol the client would speak; else that of the first target.
+    #[arg(long, value_parser = ["openai", "anthropic"])]
+    pub(crate) protocol: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ResetArguments {
+    /// What to end.
+    #[arg(value_enum, default_value_t = Scope::Breakers)]
+    pub(crate) scope: Scope,
+
+    /// Only of this provider.
+    #[arg(long)]
+    pub(crate) provider: Option<String>,
+
+    /// Only of this connection; also ends its terminal state.
+    #[arg(long)]
+    pub(crate) connection: Option<String>,
+
+    /// Only locks of this model.
+    #[arg(long)]
+    pub(crate) model: Option<String>,
+}
+
+/// What a reset ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Scope {
+    /// Provider breakers.
+    Breakers,
+    /// Connection cooldowns.
+    Cooldowns,
+    /// Model locks.
+    Lockouts,
+    /// All of them.
+    All,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn definitions_are_consistent() {
+        Arguments::command().debug_assert();
+    }
+}

@@ -1,0 +1,7 @@
+//! One file for each command.
+
+pub(crate) mod apply;
+pub(crate) mod explain;
+pub(crate) mod get;
+pub(crate) mod reset;
+pub(crate) mod status;

@@ -1,0 +1,109 @@
+//! `tidegatectl explain MODEL`.
+
+use serde_json::{Value, json};
+use tidegate_proto::admin::v1::{ExplainRequest, ExplainResponse};
+use tidegate_proto::common::v1::Exclusion;
+
+use crate::cli::{ExplainArguments, Output};
+use crate::connect::Client;
+use crate::failure::Failure;
+use crate::output::{Listing, moment, print_value, remaining};
+
+/// Tells where a request would go.
+pub(crate) async fn run(
+    client: &mut Client,
+    arguments: ExplainArguments,
+    output: Output,
+) -> Result<(), Failure> {
+    let ExplainArguments {
+        model,
+        key,
+        protocol,
+    } = arguments;
+    let (service, request) = client.call(ExplainRequest {
+        model,
+        key_id: key.unwrap_or_default(),
+        protocol: protocol.unwrap_or_default(),
+    });
+    let explained = service.explain(request).await?.into_inner();
+    if output != Output::Table {
+        return print_value(&as_value(&explained), output);
+    }
+    let mut listing = Listing::new(&["", "provider", "connection", "model", "why not", "until"]);
+    for target in &explained.targets {
+        let sign = match (target.chosen, target.exclusions.is_empty()) {
+            (true, _) => "->",
+            (false, true) => "ok",
+            (false, false) => "x",
+        };
+        let reasons: Vec<String> = target.exclusions.iter().map(reason).collect();
+        let ends: Vec<String> = target.exclusions.iter().map(end).collect();
+        listing.push(vec![
+            json!(sign),
+            json!(target.provider),
+            json!(target.connection),
+            json!(target.model),
+            json!(reasons),
+            json!(ends),
+        ]);
+    }
+    listing.print(output)?;
+    match explained.code.as_str() {
+        "" => println!("\n{}", explained.decision),
+        code => println!("\n{}: {code}: {}", explained.decision, explained.message),
+    }
+    Ok(())
+}
+
+fn reason(exclusion: &Exclusion) -> String {
+    if exclusion.cause.is_empty() {
+        exclusion.reason.clone()
+    } else {
+        format!("{} ({})", exclusion.reason, exclusion.cause)
+    }
+}
+
+fn end(exclusion: &Exclusion) -> String {
+    match exclusion.until_unix_ms {
+        Some(until) => format!(
+            "{} (in {})",
+            moment(Some(until)),
+            remaining(exclusion.remaining_ms)
+        ),
+        None => "-".to_owned(),
+    }
+}
+
+fn as_value(explained: &ExplainResponse) -> Value {
+    let targets: Vec<Value> = explained
+        .targets
+        .iter()
+        .map(|target| {
+            let exclusions: Vec<Value> = target
+                .exclusions
+                .iter()
+                .map(|exclusion| {
+                    json!({
+                        "reason": exclusion.reason,
+                        "cause": exclusion.cause,
+                        "remainingMs": exclusion.remaining_ms,
+                        "untilUnixMs": exclusion.until_unix_ms,
+                    })
+                })
+                .collect();
+            json!({
+                "provider": target.provider,
+                "connection": target.connection,
+                "model": target.model,
+                "chosen": target.chosen,
+                "exclusions": exclusions,
+            })
+        })
+        .collect();
+    json!({
+        "decision": explained.decision,
+        "code": explained.code,
+        "message": explained.message,
+        "targets": targets,
+    })
+}

@@ -1,0 +1,197 @@
+//! `tidegatectl get KIND`.
+
+use serde_json::{Value, json};
+use tidegate_proto::admin::v1::{
+    GetConfigurationRequest, GetConfigurationResponse, ListBreakersRequest, ListConnectionsRequest,
+    ListLockoutsRequest, ListTransitionsRequest,
+};
+use tidegate_proto::config::v1::Document;
+
+use crate::cli::{GetArguments, Kind, Output};
+use crate::connect::Client;
+use crate::failure::Failure;
+use crate::output::{Listing, moment, remaining};
+
+/// Lists one kind of thing.
+pub(crate) async fn run(
+    client: &mut Client,
+    arguments: &GetArguments,
+    output: Output,
+) -> Result<(), Failure> {
+    let listing = match arguments.kind {
+        Kind::Providers => providers(&document(client).await?),
+        Kind::Combos => combos(&document(client).await?),
+        Kind::Keys => keys(&document(client).await?),
+        Kind::Connections => connections(client, output).await?,
+        Kind::Breakers => breakers(client, output).await?,
+        Kind::Lockouts => lockouts(client, output).await?,
+        Kind::Transitions => transitions(client).await?,
+    };
+    listing.print(output)
+}
+
+async fn document(client: &mut Client) -> Result<Document, Failure> {
+    let (service, request) = client.call(GetConfigurationRequest {});
+    let answer: GetConfigurationResponse = service.get_configuration(request).await?.into_inner();
+    Ok(answer.document.unwrap_or_default())
+}
+
+fn providers(document: &Document) -> Listing {
+    let mut listing = Listing::new(&["id", "protocol", "class", "base url", "models"]);
+    for provider in &document.providers {
+        listing.push(vec![
+            json!(provider.id),
+            json!(provider.protocol),
+            json!(provider.class),
+            json!(provider.base_url),
+            json!(provider.models),
+        ]);
+    }
+    listing
+}
+
+fn combos(document: &Document) -> Listing {
+    let mut listing = Listing::new(&["name", "strategy", "steps"]);
+    for combo in &document.combos {
+        let steps: Vec<String> = combo
+            .steps
+            .iter()
+            .map(|step| {
+                if step.connection.is_empty() {
+                    step.model.clone()
+                } else {
+                    format!("{}@{}", step.model, step.connection)
+                }
+            })
+            .collect();
+        listing.push(vec![json!(combo.name), json!(combo.strategy), json!(steps)]);
+    }
+    listing
+}
+
+fn keys(document: &Document) -> Listing {
+    let mut listing = Listing::new(&["id", "allowed connections", "allowed models"]);
+    for key in &document.keys {
+        listing.push(vec![
+            json!(key.id),
+            json!(key.allowed_connections),
+            json!(key.allowed_models),
+        ]);
+    }
+    listing
+}
+
+/// A remaining time: words for people, ms for programs.
+fn time_left(ms: Option<u64>, output: Output) -> Value {
+    match output {
+        Output::Table => json!(remaining(ms)),
+        Output::Json | Output::Yaml => json!(ms),
+    }
+}
+
+async fn connections(client: &mut Client, output: Output) -> Result<Listing, Failure> {
+    let (service, request) = client.call(ListConnectionsRequest {});
+    let answer = service.list_connections(request).await?.into_inner();
+    let mut listing = Listing::new(&[
+        "id",
+        "provider",
+        "priority",
+        "state",
+        "cooldown",
+        "level",
+        "locked models",
+        "last error",
+        "reason",
+        "last error at",
+        "credential",
+    ]);
+    for connection in answer.connections {
+        listing.push(vec![
+            json!(connection.id),
+            json!(connection.provider),
+            json!(connection.priority),
+            json!(connection.state),
+            time_left(connection.cooldown_remaining_ms, output),
+            json!(connection.backoff_level),
+            json!(connection.locked_models),
+            json!(connection.last_error_status),
+            json!(connection.last_error_reason),
+            json!(moment(connection.last_error_unix_ms)),
+            json!(connection.credential_version),
+        ]);
+    }
+    Ok(listing)
+}
+
+async fn breakers(client: &mut Client, output: Output) -> Result<Listing, Failure> {
+    let (service, request) = client.call(ListBreakersRequest {});
+    let answer = service.list_breakers(request).await?.into_inner();
+    let mut listing = Listing::new(&[
+        "provider",
+        "state",
+        "failures",
+        "opens at",
+        "retry after",
+        "cycles",
+        "last failure",
+    ]);
+    for breaker in answer.breakers {
+        let wait = (breaker.retry_after_ms > 0).then_some(breaker.retry_after_ms);
+        listing.push(vec![
+            json!(breaker.provider),
+            json!(breaker.state),
+            json!(breaker.failure_count),
+            json!(breaker.failure_threshold),
+            time_left(wait, output),
+            json!(breaker.open_cycle_count),
+            json!(moment(breaker.last_failure_unix_ms)),
+        ]);
+    }
+    Ok(listing)
+}
+
+async fn lockouts(client: &mut Client, output: Output) -> Result<Listing, Failure> {
+    let (service, request) = client.call(ListLockoutsRequest {});
+    let answer = service.list_lockouts(request).await?.into_inner();
+    let mut listing = Listing::new(&[
+        "provider",
+        "connection",
+        "model",
+        "reason",
+        "remaining",
+        "failures",
+        "until",
+    ]);
+    for lockout in answer.lockouts {
+        listing.push(vec![
+            json!(lockout.provider),
+            json!(lockout.connection),
+            json!(lockout.model),
+            json!(lockout.reason),
+            time_left(Some(lockout.remaining_ms), output),
+            json!(lockout.failure_count),
+            json!(moment(Some(lockout.until_unix_ms))),
+        ]);
+    }
+    Ok(listing)
+}
+
+async fn transitions(client: &mut Client) -> Result<Listing, Failure> {
+    let (service, request) = client.call(ListTransitionsRequest {
+        provider: String::new(),
+        limit: 0,
+    });
+    let answer = service.list_transitions(request).await?.into_inner();
+    let mut listing = Listing::new(&["at", "provider", "connection", "kind", "change", "attempt"]);
+    for transition in answer.transitions {
+        listing.push(vec![
+            json!(moment(Some(transition.at_unix_ms))),
+            json!(transition.provider),
+            json!(transition.connection),
+            json!(transition.kind),
+            json!(transition.description),
+            json!(transition.attempt),
+        ]);
+    }
+    Ok(listing)
+}

@@ -1,0 +1,42 @@
+//! `tidegatectl status`.
+
+use serde_json::json;
+use tidegate_proto::admin::v1::GetStatusRequest;
+
+use crate::cli::Output;
+use crate::connect::Client;
+use crate::failure::Failure;
+use crate::output::print_value;
+
+/// Tells how the control plane is.
+pub(crate) async fn run(client: &mut Client, output: Output) -> Result<(), Failure> {
+    let (service, request) = client.call(GetStatusRequest {});
+    let status = service.get_status(request).await?.into_inner();
+    let freshness = status.freshness.unwrap_or_default();
+    let members = [
+        ("replica", json!(status.replica)),
+        ("version", json!(status.version)),
+        ("configurationVersion", json!(status.configuration_version)),
+        ("hotStoreReachable", json!(status.hot_store_reachable)),
+        (
+            "durableStoreReachable",
+            json!(status.durable_store_reachable),
+        ),
+        ("viewAgeMs", json!(freshness.age_ms)),
+        ("viewStale", json!(freshness.stale)),
+        ("checkpointLeader", json!(status.checkpoint_leader)),
+        ("replicas", json!(status.replicas)),
+        ("dataPlanes", json!(status.data_planes)),
+    ];
+    if output == Output::Table {
+        for (name, value) in &members {
+            println!("{name:22} {value}");
+        }
+        return Ok(());
+    }
+    let object = members
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect();
+    print_value(&serde_json::Value::Object(object), output)
+}

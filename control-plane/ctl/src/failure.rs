@@ -1,0 +1,116 @@
+//! How a command fails: what people read, and the exit code that scripts read (`sysexits.h`).
+
+use std::fmt;
+
+use tonic::{Code, Status};
+use tonic_types::StatusExt as _;
+
+/// The command line is not understood.
+pub(crate) const USAGE: u8 = 64;
+/// The document or an argument is refused.
+const DATA: u8 = 65;
+/// The control plane cannot be reached.
+const UNAVAILABLE: u8 = 69;
+/// The token is missing or not allowed to do this.
+const NO_PERMISSION: u8 = 77;
+
+/// Why a command failed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// An argument, a file or the environment is wrong.
+    Input(String),
+    /// The control plane refused or did not answer.
+    Refused(Box<Status>),
+    /// The answer cannot be written.
+    Output(String),
+}
+
+impl Failure {
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Self::Input(_) => DATA,
+            Self::Output(_) => 1,
+            Self::Refused(status) => match status.code() {
+                Code::InvalidArgument | Code::FailedPrecondition | Code::Aborted => DATA,
+                Code::NotFound | Code::OutOfRange | Code::AlreadyExists => DATA,
+                Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled => UNAVAILABLE,
+                Code::Unauthenticated | Code::PermissionDenied => NO_PERMISSION,
+                Code::Ok
+                | Code::Unknown
+                | Code::ResourceExhausted
+                | Code::Unimplemented
+                | Code::Internal
+                | Code::DataLoss => 1,
+            },
+        }
+    }
+}
+
+impl From<Status> for Failure {
+    fn from(status: Status) -> Self {
+        Self::Refused(Box::new(status))
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Input(message) | Self::Output(message) => formatter.write_str(message),
+            Self::Refused(status) => {
+                match status.code() {
+                    Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled => {
+                        write!(formatter, "the control plane does not answer: ")?;
+                    }
+                    _ => {}
+                }
+                formatter.write_str(status.message())?;
+                if let Some(bad_request) = status.get_details_bad_request() {
+                    for violation in &bad_request.field_violations {
+                        write!(
+                            formatter,
+                            "\n  {}: {}",
+                            violation.field, violation.description
+                        )?;
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tonic_types::{ErrorDetails, FieldViolation};
+
+    #[test]
+    fn every_violation_is_shown() {
+        let status = Status::with_error_details(
+            Code::InvalidArgument,
+            "the document is not valid",
+            ErrorDetails::with_bad_request(vec![
+                FieldViolation::new("combos[0].steps", "must not be empty"),
+                FieldViolation::new("keys[1].id", "is not unique"),
+            ]),
+        );
+        let failure = Failure::from(status);
+        assert_eq!(failure.exit_code(), DATA);
+        assert_eq!(
+            failure.to_string(),
+            "the document is not valid\n  combos[0].steps: must not be empty\n  keys[1].id: is not unique"
+        );
+    }
+
+    #[test]
+    fn scripts_can_tell_an_absent_control_plane_from_a_refused_token() {
+        assert_eq!(
+            Failure::from(Status::unavailable("x")).exit_code(),
+            UNAVAILABLE
+        );
+        assert_eq!(
+            Failure::from(Status::unauthenticated("x")).exit_code(),
+            NO_PERMISSION
+        );
+    }
+}

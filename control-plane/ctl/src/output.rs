@@ -1,0 +1,189 @@
+//! Tables for people, JSON and YAML for programs: one list of rows, three forms.
+
+use serde_json::{Map, Value};
+
+use crate::cli::Output;
+use crate::failure::Failure;
+
+/// Rows with the same members each, in the order in which they are shown.
+#[derive(Debug)]
+pub(crate) struct Listing {
+    columns: &'static [&'static str],
+    rows: Vec<Vec<Value>>,
+}
+
+impl Listing {
+    /// An empty listing with these members.
+    pub(crate) fn new(columns: &'static [&'static str]) -> Self {
+        Self {
+            columns,
+            rows: Vec::new(),
+        }
+    }
+
+    /// Adds a row; one value for each column.
+    pub(crate) fn push(&mut self, row: Vec<Value>) {
+        debug_assert_eq!(row.len(), self.columns.len(), "one value for each column");
+        self.rows.push(row);
+    }
+
+    /// Writes the listing.
+    pub(crate) fn print(self, output: Output) -> Result<(), Failure> {
+        match output {
+            Output::Table => {
+                println!("{}", self.table());
+                Ok(())
+            }
+            Output::Json | Output::Yaml => print_value(&self.values(), output),
+        }
+    }
+
+    fn values(self) -> Value {
+        let objects = self.rows.into_iter().map(|row| {
+            let members = self
+                .columns
+                .iter()
+                .map(|column| camel_case(column))
+                .zip(row)
+                .collect::<Map<String, Value>>();
+            Value::Object(members)
+        });
+        Value::Array(objects.collect())
+    }
+
+    fn table(&self) -> String {
+        let header = self.columns.iter().map(|column| column.to_uppercase());
+        let body = self.rows.iter().map(|row| row.iter().map(cell).collect());
+        let lines: Vec<Vec<String>> = std::iter::once(header.collect()).chain(body).collect();
+        let widths: Vec<usize> = (0..self.columns.len())
+            .map(|column| {
+                lines
+                    .iter()
+                    .filter_map(|line| line.get(column))
+                    .map(|text| text.chars().count())
+                    .max()
+                    .unwrap_or(0)
+            })
+            .collect();
+        lines
+            .iter()
+            .map(|line| {
+                line.iter()
+                    .zip(&widths)
+                    .map(|(text, width)| format!("{text:width$}"))
+                    .collect::<Vec<_>>()
+                    .join("  ")
+                    .trim_end()
+                    .to_owned()
+            })
+            .collect::<Vec<_>>()
+            .join("\n")
+    }
+}
+
+/// Writes a value as JSON or YAML; a table of it is its JSON.
+pub(crate) fn print_value(value: &Value, output: Output) -> Result<(), Failure> {
+    let text = match output {
+        Output::Table | Output::Json => serde_json::to_string_pretty(value)
+            .map_err(|error| Failure::Output(error.to_string()))?,
+        Output::Yaml => {
+            serde_saphyr::to_string(value).map_err(|error| Failure::Output(error.to_string()))?
+        }
+    };
+    println!("{}", text.trim_end());
+    Ok(())
+}
+
+/// A time that remains, in words such as `1m 30s`; `-` when there is none.
+pub(crate) fn remaining(ms: Option<u64>) -> String {
+    ms.map_or_else(
+        || "-".to_owned(),
+        |ms| {
+            let rounded = std::time::Duration::from_secs(ms.div_ceil(1_000));
+            humantime::format_duration(rounded).to_string()
+        },
+    )
+}
+
+/// A moment in words; `-` when there is none.
+pub(crate) fn moment(unix_ms: Option<u64>) -> String {
+    unix_ms
+        .and_then(|ms| std::time::UNIX_EPOCH.checked_add(std::time::Duration::from_millis(ms)))
+        .map_or_else(
+            || "-".to_owned(),
+            |moment| humantime::format_rfc3339_seconds(moment).to_string(),
+        )
+}
+
+fn cell(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) if text.is_empty() => "-".to_owned(),
+        Value::String(text) => text.chars().map(printable).collect(),
+        Value::Array(items) if items.is_empty() => "-".to_owned(),
+        Value::Array(items) => items.iter().map(cell).collect::<Vec<_>>().join(","),
+        Value::Bool(_) | Value::Number(_) | Value::Object(_) => value.to_string(),
+    }
+}
+
+/// A character that cannot steer a terminal.
+fn printable(character: char) -> char {
+    if character.is_control() {
+        char::REPLACEMENT_CHARACTER
+    } else {
+        character
+    }
+}
+
+fn camel_case(column: &str) -> String {
+    let mut words = column.split(' ');
+    let first = words.next().unwrap_or_default().to_lowercase();
+    words.fold(first, |mut name, word| {
+        let mut letters = word.chars();
+        name.extend(letters.next().map(|letter| letter.to_ascii_uppercase()));
+        name.push_str(letters.as_str());
+        name
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn listing() -> Listing {
+        let mut listing = Listing::new(&["id", "retry after", "models"]);
+        listing.push(vec![json!("openai"), json!(3), json!(["a", "b"])]);
+        listing.push(vec![json!("x\u{1b}[2J"), Value::Null, json!([])]);
+        listing
+    }
+
+    #[test]
+    fn a_table_is_aligned_and_cannot_steer_a_terminal() {
+        assert_eq!(
+            listing().table(),
+            "ID      RETRY AFTER  MODELS\n\
+             openai  3            a,b\n\
+             x\u{fffd}[2J   -            -"
+        );
+    }
+
+    #[test]
+    fn programs_get_members_by_name() {
+        assert_eq!(
+            listing().values(),
+            json!([
+                {"id": "openai", "retryAfter": 3, "models": ["a", "b"]},
+                {"id": "x\u{1b}[2J", "retryAfter": null, "models": []},
+            ])
+        );
+    }
+
+    #[test]
+    fn times_are_words() {
+        assert_eq!(remaining(Some(89_001)), "1m 30s");
+        assert_eq!(remaining(None), "-");
+        assert_eq!(moment(Some(0)), "1970-01-01T00:00:00Z");
+        assert_eq!(moment(Some(u64::MAX)), "-");
+    }
+}

@@ -7,6 +7,7 @@
 mod account;
 mod child;
 mod fault_proxy;
+mod fleet;
 mod http_probe;
 mod lifeline;
 mod port;
@@ -19,6 +20,7 @@ mod target_dir;
 mod wait;
 
 pub use fault_proxy::{Direction, FaultProxy};
+pub use fleet::{ADMIN_TOKEN, ControlPlane, DATA_PLANE_TOKEN, DataPlane, Fleet, FleetOptions};
 pub use http_probe::http_status;
 pub use nix::sys::signal::Signal;
 pub use port::{ReservedPort, free_port};

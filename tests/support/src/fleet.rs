@@ -1,0 +1,263 @@
+//! A whole fleet: Postgres, Redis, control planes and data planes as real processes.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::postgres::{Postgres, PostgresOptions};
+use crate::process::{Finished, Process, ProcessBuilder};
+use crate::redis::{Redis, RedisOptions};
+use crate::scratch::ScratchDir;
+use crate::{ReservedPort, bin_dir};
+
+/// How long a process of the fleet may take to become ready.
+const READY_LIMIT: Duration = Duration::from_secs(30);
+/// How long a run of `tidegatectl` may take.
+const CTL_LIMIT: Duration = Duration::from_secs(30);
+
+/// What administrators of the fleet show.
+pub const ADMIN_TOKEN: &str = "test-admin-token-0123456789abcdef";
+/// What data planes of the fleet show.
+pub const DATA_PLANE_TOKEN: &str = "test-data-plane-token-0123456789ab";
+/// The key that seals credentials.
+const SEALING_KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+
+/// How large the fleet is and how its stores behave.
+#[derive(Debug, Clone)]
+pub struct FleetOptions {
+    /// Control-plane replicas.
+    pub control_planes: usize,
+    /// Data planes.
+    pub data_planes: usize,
+    /// Postgres.
+    pub postgres: PostgresOptions,
+    /// Redis.
+    pub redis: RedisOptions,
+    /// Further environment of every process.
+    pub env: Vec<(String, String)>,
+}
+
+impl Default for FleetOptions {
+    fn default() -> Self {
+        Self {
+            control_planes: 2,
+            data_planes: 2,
+            postgres: PostgresOptions::default(),
+            redis: RedisOptions::default(),
+            env: Vec::new(),
+        }
+    }
+}
+
+/// One replica of the control plane.
+#[derive(Debug)]
+pub struct ControlPlane {
+    /// Its process.
+    pub process: Process,
+    /// Where it speaks gRPC; stays the same when it is started again.
+    pub grpc: SocketAddr,
+    /// Where it has `/livez`, `/readyz` and `/metrics`.
+    pub http: SocketAddr,
+}
+
+/// One data plane.
+#[derive(Debug)]
+pub struct DataPlane {
+    /// Its process.
+    pub process: Process,
+    /// Where clients connect; stays the same when it is started again.
+    pub http: SocketAddr,
+    /// Where it has `/livez`, `/readyz` and `/metrics`.
+    pub admin: SocketAddr,
+}
+
+/// A running fleet. Dropping it ends everything.
+#[derive(Debug)]
+pub struct Fleet {
+    // Processes end before their stores.
+    /// The data planes.
+    pub data_planes: Vec<DataPlane>,
+    /// The control planes.
+    pub control_planes: Vec<ControlPlane>,
+    /// The hot store.
+    pub redis: Redis,
+    /// The durable store.
+    pub postgres: Postgres,
+    /// The database in [`Fleet::postgres`].
+    pub database: String,
+    scratch: ScratchDir,
+}
+
+impl Fleet {
+    /// Two control planes, two data planes.
+    ///
+    /// # Errors
+    /// When something does not start.
+    pub async fn start() -> Result<Self> {
+        Self::start_with(FleetOptions::default()).await
+    }
+
+    /// Starts a fleet and waits until its control planes serve. Data planes become ready with the first
+    /// configuration ([`Fleet::apply`]).
+    ///
+    /// # Errors
+    /// When something does not start.
+    pub async fn start_with(options: FleetOptions) -> Result<Self> {
+        let (postgres, redis) = tokio::try_join!(
+            Postgres::start_with(options.postgres.clone()),
+            Redis::start_with(options.redis.clone())
+        )?;
+        let database = postgres.create_database().await?;
+        let mut fleet = Self {
+            data_planes: Vec::new(),
+            control_planes: Vec::new(),
+            redis,
+            postgres,
+            database,
+            scratch: ScratchDir::new("fleet")?,
+        };
+        for number in 0..options.control_planes {
+            fleet.add_control_plane(number, &options.env)?;
+        }
+        for replica in &fleet.control_planes {
+            replica
+                .process
+                .wait_for_http(replica.http, "/livez", READY_LIMIT)
+                .await?;
+            replica
+                .process
+                .wait_for_tcp(replica.grpc, READY_LIMIT)
+                .await?;
+        }
+        for number in 0..options.data_planes {
+            fleet.add_data_plane(number, &options.env)?;
+        }
+        for plane in &fleet.data_planes {
+            plane.process.wait_for_tcp(plane.http, READY_LIMIT).await?;
+        }
+        Ok(fleet)
+    }
+
+    fn add_control_plane(&mut self, number: usize, env: &[(String, String)]) -> Result<()> {
+        let (grpc, http) = (ReservedPort::reserve()?, ReservedPort::reserve()?);
+        let (grpc_addr, http_addr) = (grpc.addr(), http.addr());
+        let mut builder = ProcessBuilder::workspace_binary("tidegate-control-plane")?
+            .named(format!("control-plane-{number}"))
+            .args(["--grpc-listen", &grpc_addr.to_string()])
+            .args(["--http-listen", &http_addr.to_string()])
+            .env("TIDEGATE_DATABASE_URL", self.postgres.url(&self.database))
+            .env("TIDEGATE_REDIS_URL", self.redis.url())
+            .env("TIDEGATE_SEALING_KEY", SEALING_KEY)
+            .env("TIDEGATE_ADMIN_TOKEN", ADMIN_TOKEN)
+            .env("TIDEGATE_DATA_PLANE_TOKEN", DATA_PLANE_TOKEN);
+        for (name, value) in env {
+            builder = builder.env(name, value);
+        }
+        drop((grpc, http));
+        self.control_planes.push(ControlPlane {
+            process: builder.start()?,
+            grpc: grpc_addr,
+            http: http_addr,
+        });
+        Ok(())
+    }
+
+    fn add_data_plane(&mut self, number: usize, env: &[(String, String)]) -> Result<()> {
+        let (http, admin) = (ReservedPort::reserve()?, ReservedPort::reserve()?);
+        let (http_addr, admin_addr) = (http.addr(), admin.addr());
+        let mut builder = ProcessBuilder::workspace_binary("tidegate-data-plane")?
+            .named(format!("data-plane-{number}"))
+            .args(["--listen", &http_addr.to_string()])
+            .args(["--admin-listen", &admin_addr.to_string()])
+            .env("TIDEGATE_DATA_PLANE_TOKEN", DATA_PLANE_TOKEN);
+        for replica in &self.control_planes {
+            builder = builder.args(["--control-plane", &format!("http://{}", replica.grpc)]);
+        }
+        for (name, value) in env {
+            builder = builder.env(name, value);
+        }
+        drop((http, admin));
+        self.data_planes.push(DataPlane {
+            process: builder.start()?,
+            http: http_addr,
+            admin: admin_addr,
+        });
+        Ok(())
+    }
+
+    /// Applies a configuration through `tidegatectl` and waits until every data plane is ready to serve.
+    ///
+    /// # Errors
+    /// When it is refused, with what `tidegatectl` said, or a data plane does not become ready.
+    pub async fn apply(&self, yaml: &str) -> Result<Finished> {
+        let file = self.scratch.path().join("tidegate.yaml");
+        std::fs::write(&file, yaml)?;
+        let file = file.to_str().context("the folder is not UTF-8")?;
+        let applied = self.ctl(0, &["apply", "-f", file]).await?;
+        ensure!(
+            applied.status.success(),
+            "apply failed: {}{}",
+            applied.stdout,
+            applied.stderr
+        );
+        self.wait_ready().await?;
+        Ok(applied)
+    }
+
+    /// Writes a secret into a file, for `credential: {file: NAME}` in [`Fleet::apply`].
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn write_secret(&self, file: &str, secret: &str) -> Result<()> {
+        std::fs::write(self.scratch.path().join(file), secret)?;
+        Ok(())
+    }
+
+    /// Waits until every data plane is ready to serve.
+    ///
+    /// # Errors
+    /// When one does not become ready.
+    pub async fn wait_ready(&self) -> Result<()> {
+        for plane in &self.data_planes {
+            plane
+                .process
+                .wait_for_http(plane.admin, "/readyz", READY_LIMIT)
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Runs `tidegatectl` against one control plane.
+    ///
+    /// # Errors
+    /// When it cannot be run or does not end.
+    pub async fn ctl(&self, replica: usize, arguments: &[&str]) -> Result<Finished> {
+        let replica = self
+            .control_planes
+            .get(replica)
+            .context("no such control plane")?;
+        ProcessBuilder::program("tidegatectl", bin_dir()?.join("tidegatectl"))
+            .args(arguments)
+            .env("TIDEGATE_CONTROL_PLANE", format!("http://{}", replica.grpc))
+            .env("TIDEGATE_ADMIN_TOKEN", ADMIN_TOKEN)
+            .run(CTL_LIMIT)
+            .await
+    }
+
+    /// Runs `tidegatectl … -o json` against one control plane and reads what it prints.
+    ///
+    /// # Errors
+    /// When it fails or prints no JSON.
+    pub async fn ctl_json(&self, replica: usize, arguments: &[&str]) -> Result<serde_json::Value> {
+        let finished = self
+            .ctl(replica, &[arguments, &["-o", "json"]].concat())
+            .await?;
+        ensure!(
+            finished.status.success(),
+            "tidegatectl {arguments:?} failed: {}",
+            finished.stderr
+        );
+        Ok(serde_json::from_str(&finished.stdout)?)
+    }
+}

@@ -1,0 +1,38 @@
+# Two commands do everything on a fresh machine with cargo: `make demo` and `make test`.
+
+# Tools of the tests (virtual environment, database template) live under target/, so `make clean` removes all.
+.PHONY: help demo test lint fmt bootstrap unit bench deny clean
+
+help: ## List what can be made
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+demo: ## Run Tidegate with three fake providers; needs no key
+	cargo run --quiet --package tidegate -- demo
+
+bootstrap: ## Install what the tests need (Debian packages when root, else say what is missing)
+	tests/bootstrap/install.sh
+
+fmt: ## Format
+	cargo fmt --all
+
+lint: ## What CI checks without running anything
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- --deny warnings
+	cargo xtask layers
+	cargo xtask files
+
+test: bootstrap ## All tests, against real Postgres, Redis and SDK clients that they start themselves
+	cargo build --workspace --bins
+	cargo run --quiet --package tidegate-test-support --bin tidegate-test-prepare
+	cargo nextest run --workspace --profile ci
+	cargo test --workspace --doc --quiet
+
+bench: ## Measure against the limits; prints a table and writes target/bench/summary.json
+	cargo build --release --workspace --bins
+	cargo run --release --quiet --package tidegate-bench
+
+deny: ## Licences, advisories and banned crates (needs cargo-deny)
+	cargo deny check
+
+clean: ## Remove everything that was built
+	cargo clean

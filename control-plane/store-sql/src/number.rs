@@ -38,6 +38,11 @@ pub(crate) fn moment(at: Timestamp) -> i64 {
     count(at.0)
 }
 
+/// Encodes the present, to compare moments with: whatever it is, *never* lies after it.
+pub(crate) fn present(now: Timestamp) -> i64 {
+    moment(now).min(i64::MAX - 1)
+}
+
 /// Decodes [`moment`]; what is before the epoch is the epoch.
 pub(crate) fn from_moment(stored: i64) -> Timestamp {
     match stored {
@@ -48,7 +53,7 @@ pub(crate) fn from_moment(stored: i64) -> Timestamp {
 
 #[cfg(test)]
 mod tests {
-    use super::{bits, from_moment, from_ordered, moment, ordered};
+    use super::{bits, from_moment, from_ordered, moment, ordered, present};
     use tidegate_core::time::Timestamp;
 
     const NUMBERS: [u64; 9] = [
@@ -87,5 +92,10 @@ mod tests {
         }
         assert!(NUMBERS.is_sorted_by_key(|number| moment(Timestamp(*number))));
         assert_eq!(from_moment(-1), Timestamp(0));
+        assert!(
+            NUMBERS
+                .iter()
+                .all(|now| present(Timestamp(*now)) < moment(Timestamp(u64::MAX)))
+        );
     }
 }

@@ -110,6 +110,15 @@ impl PgDurableStore {
 }
 
 fn parse(url: &str) -> Result<PgConnectOptions, DurableStoreError> {
+    // The driver takes any scheme. Neither its error nor ours repeats the URL, which may hold a password.
+    if !["postgres://", "postgresql://"]
+        .iter()
+        .any(|scheme| url.starts_with(scheme))
+    {
+        return Err(DurableStoreError::Refused(
+            "the URL of the database does not begin with postgres://".to_owned(),
+        ));
+    }
     PgConnectOptions::from_str(url)
         .map(|options| options.disable_statement_logging())
         .map_err(|_| DurableStoreError::Refused("the URL of the database is not valid".to_owned()))
@@ -162,7 +171,12 @@ mod tests {
 
     #[test]
     fn an_invalid_url_is_refused_without_being_repeated() {
-        let error = parse("postgres://me:hunter2@host:port/db").unwrap_err();
-        assert!(!error.to_string().contains("hunter2"), "{error}");
+        for url in [
+            "postgres://me:hunter2@host:port/db",
+            "mysql://me:hunter2@host/db",
+        ] {
+            let error = parse(url).unwrap_err();
+            assert!(!error.to_string().contains("hunter2"), "{error}");
+        }
     }
 }

@@ -1,28 +1,89 @@
-//! What only the Postgres adapter does.
+//! The Postgres adapter: the suite that every adapter passes, and what only this one does.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a panic is how a test fails, also in what several tests share"
+)]
 
-use tidegate_store::durable::{ConfigurationStore, DurableStore};
+#[path = "postgres/faults.rs"]
+mod faults;
+#[path = "postgres/leadership.rs"]
+mod leadership;
+#[path = "postgres/schema.rs"]
+mod schema;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tidegate_store::durable::DurableStore;
+use tidegate_store::durable::conformance::{CaseError, CaseResult, Damage, Fixture};
 use tidegate_store_sql::{PgDurableStore, SqlLimits};
 use tidegate_test_support::Postgres;
 
-#[tokio::test]
-async fn several_migrators_at_once_make_one_schema() {
+/// The first database a [`Postgres`] makes.
+const DATABASE: &str = "test_1";
+
+struct OnPostgres {
+    store: Arc<PgDurableStore>,
+    url: String,
+    postgres: Postgres,
+}
+
+/// What is right must be right also on a busy machine, so only the tests of limits have short ones.
+fn patient() -> SqlLimits {
+    SqlLimits {
+        call: Duration::from_secs(10),
+        whole: Duration::from_secs(20),
+        ..SqlLimits::default()
+    }
+}
+
+async fn on_postgres() -> OnPostgres {
+    on_postgres_with(patient()).await
+}
+
+async fn on_postgres_with(limits: SqlLimits) -> OnPostgres {
     let postgres = Postgres::start().await.unwrap();
     let url = postgres.create_database().await.unwrap();
-    let limits = SqlLimits::default();
-    let migrate = || PgDurableStore::migrate(&url, limits);
-    let (one, two, three, four) = tokio::join!(migrate(), migrate(), migrate(), migrate());
-    for outcome in [one, two, three, four] {
-        outcome.unwrap();
+    OnPostgres {
+        store: Arc::new(PgDurableStore::open(&url, limits).await.unwrap()),
+        url,
+        postgres,
     }
-    let rows = postgres
-        .execute(
-            "test_1",
-            "SELECT count(*), bool_and(success) FROM _sqlx_migrations",
-        )
-        .await
-        .unwrap();
-    assert_eq!(rows, [[Some("1".to_owned()), Some("t".to_owned())]]);
-    let store = PgDurableStore::open_migrated(&url, limits).await.unwrap();
-    store.ping().await.unwrap();
-    assert_eq!(store.document_version().await.unwrap(), 0);
 }
+
+impl OnPostgres {
+    async fn sql(&self, sql: &str) -> Vec<Vec<Option<String>>> {
+        self.postgres.execute(DATABASE, sql).await.unwrap()
+    }
+
+    async fn another_with(&self, limits: SqlLimits) -> PgDurableStore {
+        PgDurableStore::open(&self.url, limits).await.unwrap()
+    }
+}
+
+#[async_trait]
+impl Fixture for OnPostgres {
+    fn store(&self) -> Arc<dyn DurableStore> {
+        Arc::clone(&self.store) as _
+    }
+
+    async fn another(&self) -> Result<Arc<dyn DurableStore>, CaseError> {
+        Ok(Arc::new(PgDurableStore::open(&self.url, patient()).await?))
+    }
+
+    async fn damage(&self, damage: Damage) -> CaseResult {
+        self.sql(match damage {
+            Damage::Document => r#"UPDATE configuration SET document = '{"providers": 7}'"#,
+            Damage::DocumentRow => "DELETE FROM configuration",
+            Damage::Transitions => "UPDATE transitions SET body = '[1, 2]'",
+            Damage::CheckpointSchemas => "UPDATE hot_checkpoint SET schema = -1",
+            Damage::CredentialNames => "UPDATE credentials SET connection = 'not a name'",
+        })
+        .await;
+        Ok(())
+    }
+}
+
+tidegate_store::durable_conformance!(on_postgres);

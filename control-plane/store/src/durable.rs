@@ -4,6 +4,9 @@
 //! error), fail-open for everything else (checkpoint, history and usage are retried or dropped and counted;
 //! traffic goes on). **Repair:** writers retry; every write here may be repeated without harm.
 
+#[cfg(feature = "conformance")]
+pub mod conformance;
+
 use std::fmt::Debug;
 
 use async_trait::async_trait;

@@ -13,3 +13,4 @@ pub mod fault;
 pub mod hot;
 pub mod memory;
 pub mod pacing;
+pub mod seal;

@@ -9,7 +9,7 @@ use tidegate_store::hot::{Entry, MARK_TTL, ReportMark};
 
 use super::{BEGIN_SNAPSHOT, PgDurableStore, allow};
 use crate::call::{Progress, run};
-use crate::number::{bits, moment, ordered};
+use crate::number::{bits, moment, ordered, present};
 use crate::rows::{
     BATCH_ROWS, EntryRow, highest_of_each, known, newest_of_each, read_mark, ttl_end,
 };
@@ -66,7 +66,7 @@ impl CheckpointStore for PgDurableStore {
                      FROM hot_checkpoint WHERE shard = $1 AND expires_at > $2 ORDER BY key",
                 )
                 .bind(i16::from(shard.number()))
-                .bind(moment(now))
+                .bind(present(now))
                 .fetch_all(&mut *tx)
                 .await?;
                 let marks: Vec<(i64, i64)> = sqlx::query_as(
@@ -74,7 +74,7 @@ impl CheckpointStore for PgDurableStore {
                      WHERE shard = $1 AND expires_at > $2 ORDER BY plane",
                 )
                 .bind(i16::from(shard.number()))
-                .bind(moment(now))
+                .bind(present(now))
                 .fetch_all(&mut *tx)
                 .await?;
                 tx.commit().await?;
@@ -109,7 +109,7 @@ impl CheckpointStore for PgDurableStore {
                      )
                      SELECT (SELECT count(*) FROM entries) + (SELECT count(*) FROM marks)",
                 )
-                .bind(moment(now))
+                .bind(present(now))
                 .bind(i64::from(MAX_DELETE_ROWS))
                 .fetch_one(connection)
                 .await?;

@@ -9,7 +9,7 @@ use tidegate_store::hot::{Entry, MARK_TTL, ReportMark};
 
 use super::{SqliteDurableStore, Survives, begin};
 use crate::call::{Progress, run};
-use crate::number::{bits, moment, ordered};
+use crate::number::{bits, moment, ordered, present};
 use crate::rows::{EntryRow, highest_of_each, newest_of_each, read_mark, ttl_end};
 
 #[async_trait]
@@ -62,7 +62,7 @@ impl CheckpointStore for SqliteDurableStore {
                      FROM hot_checkpoint WHERE shard = ?1 AND expires_at > ?2 ORDER BY key",
                 )
                 .bind(shard.number())
-                .bind(moment(now))
+                .bind(present(now))
                 .fetch_all(&mut *tx)
                 .await?;
                 let marks: Vec<(i64, i64)> = sqlx::query_as(
@@ -70,7 +70,7 @@ impl CheckpointStore for SqliteDurableStore {
                      WHERE shard = ?1 AND expires_at > ?2 ORDER BY plane",
                 )
                 .bind(shard.number())
-                .bind(moment(now))
+                .bind(present(now))
                 .fetch_all(&mut *tx)
                 .await?;
                 tx.commit().await?;
@@ -94,7 +94,7 @@ impl CheckpointStore for SqliteDurableStore {
                     "DELETE FROM hot_checkpoint WHERE rowid IN (
                          SELECT rowid FROM hot_checkpoint WHERE expires_at <= ?1 LIMIT ?2)",
                 )
-                .bind(moment(now))
+                .bind(present(now))
                 .bind(MAX_DELETE_ROWS)
                 .execute(&mut *tx)
                 .await?;
@@ -102,7 +102,7 @@ impl CheckpointStore for SqliteDurableStore {
                     "DELETE FROM hot_checkpoint_marks WHERE rowid IN (
                          SELECT rowid FROM hot_checkpoint_marks WHERE expires_at <= ?1 LIMIT ?2)",
                 )
-                .bind(moment(now))
+                .bind(present(now))
                 .bind(MAX_DELETE_ROWS)
                 .execute(&mut *tx)
                 .await?;

@@ -1,0 +1,170 @@
+//! What every adapter of the durable store does alike, as tests that run against a real database.
+//!
+//! An adapter's test file names a [`Fixture`] and how to make it, and gets one test for each case:
+//!
+//! ```ignore
+//! tidegate_store::durable_conformance!(fixture_on_postgres);
+//! ```
+//!
+//! Cases fail by an assertion or by the error they return. None asserts a time.
+
+mod checkpoint;
+mod configuration;
+mod history;
+mod samples;
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tokio::task::JoinSet;
+
+use super::DurableStore;
+
+pub use checkpoint::*;
+pub use configuration::*;
+pub use history::*;
+
+/// Any failure of a case.
+pub type CaseError = Box<dyn std::error::Error + Send + Sync>;
+/// How a case ends.
+pub type CaseResult = Result<(), CaseError>;
+
+/// What to break behind the store's back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Damage {
+    /// The document becomes JSON of another shape.
+    Document,
+    /// The version of the document's row is gone: the row is deleted.
+    DocumentRow,
+    /// Every transition becomes JSON of another shape.
+    Transitions,
+    /// Every schema of the checkpoint's values becomes a number that is none.
+    CheckpointSchemas,
+    /// The name of every credential's connection becomes one that is not valid.
+    CredentialNames,
+}
+
+/// An adapter on a fresh database of its own.
+#[async_trait]
+pub trait Fixture: Send + Sync {
+    /// The store.
+    fn store(&self) -> Arc<dyn DurableStore>;
+
+    /// Another store on the same data, as another process would open it; for an adapter that serves only one
+    /// process, the same.
+    async fn another(&self) -> Result<Arc<dyn DurableStore>, CaseError>;
+
+    /// Breaks what is stored.
+    async fn damage(&self, damage: Damage) -> CaseResult;
+}
+
+/// Makes one `#[tokio::test]` of each case, on a fixture from `$fixture().await`.
+#[macro_export]
+macro_rules! durable_conformance {
+    ($fixture:path) => {
+        $crate::durable_conformance! { @cases $fixture;
+            a_new_store_has_the_default_document_at_version_0
+            a_saved_document_comes_back_as_it_was
+            of_concurrent_writers_exactly_one_wins_each_version
+            a_refused_document_leaves_everything_as_it_was
+            credentials_follow_the_document
+            readers_see_document_and_credentials_of_one_version
+            a_document_and_its_audit_entry_are_saved_together
+            audit_texts_are_cut_to_their_bound
+            a_document_that_does_not_decode_is_corrupt
+            a_credential_that_does_not_decode_is_corrupt
+            a_missing_document_row_is_an_error
+            a_checkpoint_comes_back_as_it_was
+            a_checkpoint_takes_only_what_is_newer
+            a_repeated_checkpoint_changes_nothing
+            the_newest_of_one_key_in_a_call_wins
+            concurrent_checkpoints_leave_the_newest_of_all
+            a_large_checkpoint_is_saved_in_one_call
+            shards_do_not_see_each_other
+            what_is_expired_is_not_loaded_and_then_deleted
+            marks_only_rise_and_are_forgotten_after_their_time
+            a_checkpoint_value_that_does_not_decode_is_corrupt
+            transitions_are_appended_once_and_listed_newest_first
+            a_repeated_batch_with_something_new_appends_only_that
+            lists_are_bounded
+            a_transition_that_does_not_decode_is_corrupt
+            usage_of_an_attempt_is_recorded_once
+            concurrent_duplicates_of_usage_count_once
+            absurd_numbers_do_not_hold_up_the_rest
+            a_claim_is_confirmed_and_given_back
+            the_store_answers_a_ping
+        }
+    };
+    (@cases $fixture:path; $($case:ident)*) => {
+        $(
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                let fixture = $fixture().await;
+                $crate::durable::conformance::$case(&fixture).await.unwrap();
+            }
+        )*
+    };
+}
+
+/// Fails a case with a text.
+fn failed(text: impl fmt::Display) -> CaseError {
+    text.to_string().into()
+}
+
+/// Runs `work` once for each store, at once, and gives what they return, in no particular order.
+async fn at_once<T, F>(
+    stores: &[Arc<dyn DurableStore>],
+    work: impl Fn(usize, Arc<dyn DurableStore>) -> F,
+) -> Result<Vec<T>, CaseError>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T, CaseError>> + Send + 'static,
+{
+    let mut tasks = JoinSet::new();
+    for (index, store) in stores.iter().enumerate() {
+        tasks.spawn(work(index, Arc::clone(store)));
+    }
+    let mut results = Vec::with_capacity(stores.len());
+    while let Some(joined) = tasks.join_next().await {
+        results.push(joined??);
+    }
+    Ok(results)
+}
+
+/// `count` stores on the same data, every second one as another process would have it.
+async fn stores(
+    fixture: &impl Fixture,
+    count: usize,
+) -> Result<Vec<Arc<dyn DurableStore>>, CaseError> {
+    let (one, two) = (fixture.store(), fixture.another().await?);
+    Ok([one, two].into_iter().cycle().take(count).collect())
+}
+
+/// The store answers.
+///
+/// # Errors
+/// When it does not.
+pub async fn the_store_answers_a_ping(fixture: &impl Fixture) -> CaseResult {
+    Ok(fixture.store().ping().await?)
+}
+
+/// A claim is had, confirmed, given back and had again.
+///
+/// # Errors
+/// When the store fails.
+///
+/// # Panics
+/// When the case fails.
+pub async fn a_claim_is_confirmed_and_given_back(fixture: &impl Fixture) -> CaseResult {
+    let store = fixture.store();
+    for _ in 0..3 {
+        assert!(store.try_lead("checkpoint").await?);
+        assert!(store.try_lead("checkpoint").await?, "not confirmed");
+        assert!(store.try_lead("sweep").await?, "a second task");
+        store.resign("checkpoint").await?;
+        store.resign("checkpoint").await?;
+    }
+    Ok(())
+}

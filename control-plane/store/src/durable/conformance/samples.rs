@@ -1,0 +1,130 @@
+//! Things to store.
+
+use tidegate_core::classify::Reason;
+use tidegate_core::config::{AccountStrategy, Connection, Document, Protocol, Provider};
+use tidegate_core::ids::{
+    AttemptId, ConnectionId, KeyId, ModelId, NameError, PlaneIncarnation, ProviderId, Shard,
+};
+use tidegate_core::state::{Transition, TransitionKind};
+use tidegate_core::time::Timestamp;
+use tidegate_core::version::Version;
+
+use super::CaseError;
+use crate::durable::{SealedCredential, UsageRecord};
+use crate::hot::{Entry, ReportMark};
+
+/// A moment of today.
+pub(super) const NOW: Timestamp = Timestamp(1_790_000_000_000);
+
+pub(super) fn provider(name: &str) -> Result<ProviderId, NameError> {
+    ProviderId::new(name)
+}
+
+pub(super) fn connection(name: &str) -> Result<ConnectionId, NameError> {
+    ConnectionId::new(name)
+}
+
+/// A document of one provider and these connections.
+pub(super) fn document(connections: &[&str]) -> Result<Document, NameError> {
+    let mut document = Document::default();
+    document.providers.push(Provider {
+        id: provider("openai")?,
+        protocol: Protocol::Openai,
+        base_url: "https://example.invalid/v1?name=\"ü\"\\".to_owned(),
+        class: None,
+        models: vec![ModelId::new("gpt-ü")?],
+        per_model_quota: true,
+        account_strategy: AccountStrategy::FillFirst,
+    });
+    for name in connections {
+        document.connections.push(Connection {
+            id: connection(name)?,
+            provider: provider("openai")?,
+            priority: 7,
+            enabled: false,
+            credential: None,
+            disable_cooling: false,
+            models: Vec::new(),
+        });
+    }
+    Ok(document)
+}
+
+/// A sealed credential; every byte value occurs in it.
+pub(super) fn credential(name: &str, version: u64) -> Result<SealedCredential, NameError> {
+    Ok(SealedCredential {
+        connection: connection(name)?,
+        version,
+        sealed: (0..=u8::MAX).chain(version.to_be_bytes()).collect(),
+        fingerprint: version.to_be_bytes().to_vec(),
+    })
+}
+
+/// Credentials of connections, all of one version.
+pub(super) fn credentials(
+    names: &[&str],
+    version: u64,
+) -> Result<Vec<SealedCredential>, NameError> {
+    names.iter().map(|name| credential(name, version)).collect()
+}
+
+/// A shard.
+pub(super) fn shard(number: u8) -> Result<Shard, CaseError> {
+    Shard::new(number).ok_or_else(|| super::failed("no such shard"))
+}
+
+/// An entry that expires in a minute; its payload tells key and version.
+pub(super) fn entry(key: &str, version: Version) -> Entry {
+    Entry {
+        key: key.to_owned(),
+        version,
+        schema: 1,
+        payload: format!("\0{key}={version:?}\u{ff}").into_bytes(),
+        expires_at: NOW.plus_ms(60_000),
+    }
+}
+
+pub(super) fn mark(plane: u64, number: u64) -> ReportMark {
+    ReportMark {
+        plane: PlaneIncarnation(plane),
+        number,
+    }
+}
+
+/// A cooldown of a connection of `name` that began at `at`.
+pub(super) fn transition(name: &str, at: u64, level: u32) -> Result<Transition, NameError> {
+    Ok(Transition {
+        at: Timestamp(at),
+        provider: provider(name)?,
+        connection: Some(connection("c-1")?),
+        kind: TransitionKind::Cooldown {
+            until: Timestamp(u64::MAX),
+            backoff_level: level,
+            reason: Reason::RateLimitExceeded,
+        },
+        attempt: Some(AttemptId {
+            plane: PlaneIncarnation(u64::MAX),
+            number: 1,
+        }),
+    })
+}
+
+/// Tokens of an attempt.
+pub(super) fn usage(plane: u64, number: u64) -> Result<UsageRecord, NameError> {
+    Ok(UsageRecord {
+        attempt: AttemptId {
+            plane: PlaneIncarnation(plane),
+            number,
+        },
+        at: NOW,
+        provider: provider("openai")?,
+        connection: connection("c-1")?,
+        model: ModelId::new("openai/gpt-oss-120b:free")?,
+        key: number
+            .is_multiple_of(2)
+            .then(|| KeyId::new("team"))
+            .transpose()?,
+        input_tokens: Some(number),
+        output_tokens: None,
+    })
+}

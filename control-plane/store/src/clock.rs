@@ -4,6 +4,7 @@
 //! the offset to this process's monotonic clock. The result never runs back; a correction of more than a
 //! second is reported as a step.
 
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -14,26 +15,27 @@ const CALIBRATION_LIFETIME: Duration = Duration::from_secs(30);
 /// A correction beyond this is a step.
 const STEP_MS: u64 = 1_000;
 
-/// A clock that shows the store's time. Cheap to read, never runs back.
+/// Stands for an offset before the first observation. No real offset comes near it.
+const UNCALIBRATED: i64 = i64::MIN;
+
+/// A clock that shows the store's time. It never runs back. Reading takes no lock: decisions read it.
 #[derive(Debug)]
 pub struct StoreClock {
     origin: Instant,
-    state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    best: Option<Calibration>,
-    shown: u64,
-    steps: u64,
+    /// Store time in ms less ms since `origin`, or [`UNCALIBRATED`].
+    offset_ms: AtomicI64,
+    /// The latest time shown so far, in ms.
+    shown: AtomicU64,
+    steps: AtomicU64,
+    /// What the offset was taken from. Only observations need it.
+    best: Mutex<Option<Calibration>>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Calibration {
     at: Instant,
     round_trip: Duration,
-    /// Store time in ms less ms since `origin`.
-    offset_ms: i128,
+    offset_ms: i64,
 }
 
 /// What an observation did.
@@ -49,12 +51,13 @@ impl StoreClock {
     /// A clock that shows `start` until the first observation; `now` is this process's clock.
     #[must_use]
     pub fn new(start: Timestamp, now: Instant) -> Self {
-        let clock = Self {
+        Self {
             origin: now,
-            state: Mutex::default(),
-        };
-        clock.state.lock().shown = start.0;
-        clock
+            offset_ms: AtomicI64::new(UNCALIBRATED),
+            shown: AtomicU64::new(start.0),
+            steps: AtomicU64::new(0),
+            best: Mutex::new(None),
+        }
     }
 
     /// Takes a reading: a call sent at `sent` was answered at `received` with the store's time.
@@ -62,50 +65,64 @@ impl StoreClock {
         let round_trip = received.saturating_duration_since(sent);
         let middle = sent + round_trip / 2;
         let local = millis(middle.saturating_duration_since(self.origin));
-        let offset_ms = i128::from(time.0) - i128::from(local);
-        let mut state = self.state.lock();
-        let moved = state
-            .best
-            .map_or(0, |best| offset_ms.saturating_sub(best.offset_ms));
-        let error = i128::from(millis(round_trip));
-        let stepped = moved.unsigned_abs() > u128::from(STEP_MS) + error.unsigned_abs();
-        let better = state.best.is_none_or(|best| {
+        let offset_ms = signed(time.0).saturating_sub(signed(local));
+        let mut best = self.best.lock();
+        let moved = best.map_or(0, |best| offset_ms.saturating_sub(best.offset_ms));
+        let stepped = moved.unsigned_abs() > STEP_MS.saturating_add(millis(round_trip));
+        let better = best.is_none_or(|best| {
             round_trip <= best.round_trip
                 || received.saturating_duration_since(best.at) > CALIBRATION_LIFETIME
         });
         if better || stepped {
-            state.best = Some(Calibration {
+            *best = Some(Calibration {
                 at: received,
                 round_trip,
                 offset_ms,
             });
+            // Under the lock, so that the offset in force is that of `best`.
+            self.offset_ms.store(offset_ms, Ordering::Relaxed);
         }
         if stepped {
-            state.steps = state.steps.saturating_add(1);
-            return Observed::Stepped(i64::try_from(moved).unwrap_or(i64::MAX));
+            self.steps.fetch_add(1, Ordering::Relaxed);
+            return Observed::Stepped(moved);
         }
         Observed::Usual
     }
 
-    /// The store's time at the local moment `now`; never less than shown before.
+    /// The store's time at the local moment `now`; never less than shown before, by any thread whose reading
+    /// this one can know of.
     pub fn at(&self, now: Instant) -> Timestamp {
-        let local = i128::from(millis(now.saturating_duration_since(self.origin)));
-        let mut state = self.state.lock();
-        if let Some(best) = state.best {
-            let estimate = u64::try_from(local + best.offset_ms).unwrap_or(0);
-            state.shown = state.shown.max(estimate);
+        let offset_ms = self.offset_ms.load(Ordering::Relaxed);
+        if offset_ms == UNCALIBRATED {
+            return Timestamp(self.shown.load(Ordering::Relaxed));
         }
-        Timestamp(state.shown)
+        let local = millis(now.saturating_duration_since(self.origin));
+        let estimate = u64::try_from(signed(local).saturating_add(offset_ms)).unwrap_or(0);
+        // Mostly another reader has shown this millisecond already, and a load leaves its cache line shared.
+        let shown = self.shown.load(Ordering::Relaxed);
+        if estimate <= shown {
+            return Timestamp(shown);
+        }
+        Timestamp(
+            self.shown
+                .fetch_max(estimate, Ordering::Relaxed)
+                .max(estimate),
+        )
     }
 
     /// How many steps were seen.
     pub fn steps(&self) -> u64 {
-        self.state.lock().steps
+        self.steps.load(Ordering::Relaxed)
     }
 }
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Times in ms fit a signed number for the next 292 million years.
+fn signed(ms: u64) -> i64 {
+    i64::try_from(ms).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]
@@ -141,5 +158,41 @@ mod tests {
         );
         assert_eq!(clock.at(later), Timestamp(100_000));
         assert_eq!(clock.steps(), 1);
+    }
+
+    #[test]
+    fn an_uncalibrated_clock_stands_at_its_start() {
+        let origin = Instant::now();
+        let clock = StoreClock::new(Timestamp(7), origin);
+        assert_eq!(clock.at(origin + ms(500)), Timestamp(7));
+        // A store whose time is absurd moves nothing out of range.
+        clock.observe(origin, origin, Timestamp(u64::MAX));
+        assert!(clock.at(origin + ms(1)) >= Timestamp(7));
+    }
+
+    #[test]
+    fn readers_on_many_threads_see_no_time_run_back_while_it_is_corrected() {
+        let origin = Instant::now();
+        let clock = StoreClock::new(Timestamp(0), origin);
+        // Readers pass what they saw on, so each must see at least what any other saw before.
+        let latest = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for step in 0..20_000 {
+                        let seen_before = latest.load(Ordering::SeqCst);
+                        let seen = clock.at(origin + ms(step / 10)).0;
+                        assert!(seen >= seen_before, "{seen} after {seen_before}");
+                        latest.fetch_max(seen, Ordering::SeqCst);
+                    }
+                });
+            }
+            for correction in 0..2_000 {
+                let time = if correction % 2 == 0 { 90_000 } else { 10_000 };
+                clock.observe(origin, origin, Timestamp(time));
+            }
+        });
+        assert!(clock.steps() > 0);
+        assert!(clock.at(origin) >= Timestamp(90_000));
     }
 }

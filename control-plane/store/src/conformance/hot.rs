@@ -44,7 +44,8 @@ pub trait HotStoreHost: Send + Sync {
     /// Puts the same memory on another server, at the same address.
     async fn swap_server(&self) -> Verdict;
 
-    /// After this many more writes to a shard, its change log has certainly dropped what was in it.
+    /// After this many more writes to a shard, its change log has certainly dropped what was in it. It keeps
+    /// at least 200.
     fn log_entries(&self) -> usize;
 }
 

@@ -1,1 +1,33 @@
-//! Placeholder.
+//! The control plane: use cases over the ports of the stores.
+//!
+//! | room | what it does |
+//! |---|---|
+//! | [`plane`] | wires, starts and ends all of it |
+//! | `view` | the hot state in this process, read without locks |
+//! | `follow` | keeps the view equal to the hot store, and restores the store when it lost its memory |
+//! | `record` | applies reports and other events: folding, compare-and-set, acknowledgement, overlay |
+//! | `decide` | where an attempt may go |
+//! | `watch` | feeds data planes |
+//! | `checkpoint` | writes the hot state to the durable store |
+//! | `config` | the configuration in force, and its replacement |
+//! | `admin` | what operators ask and do |
+//! | `schema` | which schema of values may be written |
+//! | `grpc` | messages to use cases and back |
+//! | [`telemetry`] | metrics, liveness, readiness |
+//!
+//! It knows no rule (`tidegate-core` does) and names no adapter.
+
+mod admin;
+mod checkpoint;
+mod clock;
+mod config;
+mod decide;
+mod follow;
+mod grpc;
+mod hot;
+pub mod plane;
+mod record;
+mod schema;
+pub mod telemetry;
+mod view;
+mod watch;

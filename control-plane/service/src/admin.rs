@@ -1,0 +1,37 @@
+//! What operators ask and do, over the same view and the same rules as decisions.
+
+mod explain;
+mod lists;
+mod reset;
+
+use std::sync::Arc;
+
+use tidegate_store::durable::DurableStore;
+
+use crate::checkpoint::Checkpoint;
+use crate::clock::Clock;
+use crate::config::Published;
+use crate::hot::Hot;
+use crate::record::Recorder;
+use crate::schema::Schemas;
+use crate::view::View;
+use crate::watch::Live;
+
+pub(crate) use explain::Question;
+pub(crate) use lists::transition;
+pub(crate) use reset::{Refused, Scope, Selection};
+
+/// Everything an operator may look at or change.
+#[derive(Debug)]
+pub(crate) struct Admin {
+    pub(crate) replica: String,
+    pub(crate) hot: Arc<Hot>,
+    pub(crate) durable: Arc<dyn DurableStore>,
+    pub(crate) view: Arc<View>,
+    pub(crate) clock: Arc<Clock>,
+    pub(crate) config: Arc<Published>,
+    pub(crate) recorder: Arc<Recorder>,
+    pub(crate) checkpoint: Arc<Checkpoint>,
+    pub(crate) schemas: Arc<Schemas>,
+    pub(crate) live: Live,
+}

@@ -1,0 +1,196 @@
+//! Breakers, connections and locks as they stand. Reading changes nothing: lazy moves of a breaker are computed, not
+//! written (`failure-state.md` §11.22).
+
+use std::sync::Arc;
+
+use tidegate_core::config::{Config, Connection, ProviderEntry};
+use tidegate_core::lockout::{LockKey, ModelLock};
+use tidegate_core::routing::View as _;
+use tidegate_core::state::{ConnectionState, ProviderState, Transition, TransitionKind};
+use tidegate_core::time::Timestamp;
+use tidegate_proto::admin::v1 as proto;
+use tidegate_wire::routing::serde_word;
+
+use crate::config::Current;
+
+use super::Admin;
+
+impl Admin {
+    /// Breakers of all configured providers, by id.
+    pub(crate) fn breakers(&self, config: &Config) -> Vec<proto::BreakerStatus> {
+        let now = self.clock.now();
+        config
+            .providers
+            .values()
+            .map(|entry| {
+                let state = self.view.provider(&entry.provider.id).unwrap_or_default();
+                breaker(entry, &state, now)
+            })
+            .collect()
+    }
+
+    /// All connections, by provider and priority.
+    pub(crate) fn connections(&self, current: &Current) -> Vec<proto::ConnectionStatus> {
+        let now = self.clock.now();
+        let providers = current.config.providers.values();
+        providers
+            .flat_map(|entry| &entry.connections)
+            .map(|config| {
+                let state = self.state_of(config);
+                let credential = current.credentials.get(&config.id);
+                connection(config, credential.map_or(0, |it| it.version), &state, now)
+            })
+            .collect()
+    }
+
+    /// All running model locks, longest remaining first.
+    pub(crate) fn lockouts(&self, config: &Config) -> Vec<proto::Lockout> {
+        let now = self.clock.now();
+        let mut locks: Vec<proto::Lockout> = config
+            .connections
+            .values()
+            .flat_map(|config| {
+                let state = self.state_of(config);
+                let running = state.locks.iter().filter(|lock| lock.is_active(now));
+                running
+                    .map(|lock| lockout(config, lock, now))
+                    .collect::<Vec<_>>()
+            })
+            .collect();
+        locks.sort_by_key(|lock| std::cmp::Reverse(lock.until_unix_ms));
+        locks
+    }
+
+    fn state_of(&self, config: &Connection) -> Arc<ConnectionState> {
+        self.view
+            .connection(&config.provider, &config.id)
+            .unwrap_or_default()
+    }
+}
+
+fn breaker(entry: &ProviderEntry, state: &ProviderState, now: Timestamp) -> proto::BreakerStatus {
+    let policy = &entry.policy.breaker;
+    let breaker = &state.breaker;
+    let phase = breaker.phase(now, policy);
+    proto::BreakerStatus {
+        provider: entry.provider.id.to_string(),
+        state: phase.wire_name().to_owned(),
+        failure_count: breaker.failure_count,
+        last_failure_unix_ms: breaker.last_failure_at.map(|at| at.0),
+        retry_after_ms: phase.retry_after_ms(),
+        open_cycle_count: breaker.open_cycles,
+        degradation_threshold: policy.degradation_threshold,
+        failure_threshold: policy.failure_threshold,
+        effective_reset_timeout_ms: breaker.effective_reset_timeout_ms(policy),
+    }
+}
+
+fn connection(
+    config: &Connection,
+    credential_version: u64,
+    state: &ConnectionState,
+    now: Timestamp,
+) -> proto::ConnectionStatus {
+    let cooling = state.cooldown.is_running(now);
+    let word = match &state.terminal {
+        _ if !config.enabled => "disabled".to_owned(),
+        Some(terminal) => serde_word(&terminal.kind),
+        None if cooling => "unavailable".to_owned(),
+        None => "active".to_owned(),
+    };
+    let locked = state
+        .locks
+        .iter()
+        .filter(|lock| lock.is_active(now))
+        .count();
+    proto::ConnectionStatus {
+        id: config.id.to_string(),
+        provider: config.provider.to_string(),
+        priority: config.priority,
+        state: word,
+        cooldown_remaining_ms: cooling.then(|| state.cooldown.remaining_ms(now)),
+        backoff_level: state.cooldown.backoff_level,
+        last_error_status: state.last_error.as_ref().map(|it| u32::from(it.status)),
+        last_error_reason: state
+            .last_error
+            .as_ref()
+            .map(|it| serde_word(&it.reason))
+            .unwrap_or_default(),
+        last_error_unix_ms: state.last_error.as_ref().map(|it| it.at.0),
+        credential_version,
+        locked_models: u32::try_from(locked).unwrap_or(u32::MAX),
+    }
+}
+
+fn lockout(config: &Connection, lock: &ModelLock, now: Timestamp) -> proto::Lockout {
+    proto::Lockout {
+        provider: config.provider.to_string(),
+        connection: config.id.to_string(),
+        model: lock_name(&lock.key),
+        reason: serde_word(&lock.reason),
+        remaining_ms: lock.until.remaining_ms(now),
+        failure_count: lock.failure_count,
+        until_unix_ms: lock.until.0,
+        locked_at_unix_ms: lock.locked_at.0,
+    }
+}
+
+fn lock_name(key: &LockKey) -> String {
+    match key {
+        LockKey::Family(family) => family.clone(),
+        LockKey::Model(model) => model.to_string(),
+        LockKey::Exact(model) => model.clone(),
+    }
+}
+
+/// A change of state for people.
+pub(crate) fn transition(transition: &Transition) -> proto::Transition {
+    let (kind, description) = match &transition.kind {
+        TransitionKind::Breaker {
+            from,
+            to,
+            failure_count,
+        } => (
+            "breaker",
+            format!("{from} -> {to} at {failure_count} failures"),
+        ),
+        TransitionKind::Cooldown {
+            until,
+            backoff_level,
+            reason,
+        } => (
+            "cooldown",
+            format!(
+                "{} for {} ms, level {backoff_level}",
+                serde_word(reason),
+                until.ms_since(transition.at)
+            ),
+        ),
+        TransitionKind::Terminal { kind } => ("terminal", serde_word(kind)),
+        TransitionKind::Lock { key, until, reason } => (
+            "lock",
+            format!(
+                "{}: {} for {} ms",
+                lock_name(key),
+                serde_word(reason),
+                until.ms_since(transition.at)
+            ),
+        ),
+        TransitionKind::Cleared => ("cleared", "as new".to_owned()),
+    };
+    proto::Transition {
+        at_unix_ms: transition.at.0,
+        provider: transition.provider.to_string(),
+        connection: transition
+            .connection
+            .as_ref()
+            .map(ToString::to_string)
+            .unwrap_or_default(),
+        kind: kind.to_owned(),
+        description,
+        attempt: transition
+            .attempt
+            .map(|attempt| attempt.to_string())
+            .unwrap_or_default(),
+    }
+}

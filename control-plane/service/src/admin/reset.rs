@@ -1,0 +1,216 @@
+//! Ending states by hand (decision 24).
+//!
+//! Each value is one compare-and-set, then saved in the checkpoint at once, since the answer says whether the reset would
+//! survive the loss of the hot store. A terminal state ends only when its connection is named.
+
+use tidegate_core::config::Config;
+use tidegate_core::ids::{ConnectionId, ModelId, ProviderId, Shard};
+use tidegate_core::routing::View as _;
+use tidegate_core::state::Event;
+
+use crate::clock::local_now;
+use crate::hot::WRITE_LIMIT;
+use crate::record::direct::NotDone;
+
+use super::Admin;
+
+/// Limit of one value.
+const VALUE_LIMIT: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// What a reset ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    Breakers,
+    Cooldowns,
+    Lockouts,
+    All,
+}
+
+impl Scope {
+    fn breakers(self) -> bool {
+        matches!(self, Self::Breakers | Self::All)
+    }
+
+    fn cooldowns(self) -> bool {
+        matches!(self, Self::Cooldowns | Self::All)
+    }
+
+    fn lockouts(self) -> bool {
+        matches!(self, Self::Lockouts | Self::All)
+    }
+}
+
+/// Of what.
+#[derive(Clone, Debug)]
+pub(crate) struct Selection {
+    pub(crate) scope: Scope,
+    pub(crate) provider: Option<ProviderId>,
+    pub(crate) connection: Option<ConnectionId>,
+    pub(crate) model: Option<ModelId>,
+}
+
+/// What a reset did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    /// Breakers, connections and locks that changed.
+    pub(crate) count: u32,
+    /// Something of it is not in the checkpoint.
+    pub(crate) unsaved: bool,
+}
+
+/// Why nothing, or not everything, was reset.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Refused {
+    #[error("there is no provider {0}")]
+    NoProvider(ProviderId),
+    #[error("there is no connection {0}")]
+    NoConnection(ConnectionId),
+    #[error("a breaker is a provider's: name no connection")]
+    BreakerOfConnection,
+    #[error("{done} were reset, then: {source}")]
+    Interrupted { done: u32, source: NotDone },
+}
+
+impl Admin {
+    /// Resets what is selected.
+    pub(crate) async fn reset(
+        &self,
+        config: &Config,
+        selection: &Selection,
+    ) -> Result<Outcome, Refused> {
+        let connections = selected(config, selection)?;
+        let mut outcome = Outcome::default();
+        if selection.scope.breakers() && selection.connection.is_none() {
+            for provider in config.providers.keys() {
+                if selection
+                    .provider
+                    .as_ref()
+                    .is_none_or(|only| only == provider)
+                {
+                    self.reset_breaker(provider, &mut outcome).await?;
+                }
+            }
+        }
+        for (provider, connection) in connections {
+            if selection.scope.cooldowns() {
+                let event = Event::ResetConnection {
+                    connection: connection.clone(),
+                    terminal_too: selection.connection.is_some(),
+                };
+                self.reset_value(provider, Some(connection), &event, 1, &mut outcome)
+                    .await?;
+            }
+            if selection.scope.lockouts() {
+                self.clear_locks(provider, connection, selection.model.as_ref(), &mut outcome)
+                    .await?;
+            }
+        }
+        Ok(outcome)
+    }
+
+    async fn reset_breaker(
+        &self,
+        provider: &ProviderId,
+        outcome: &mut Outcome,
+    ) -> Result<(), Refused> {
+        let Some(before) = self.view.provider(provider) else {
+            // Nothing ever happened there.
+            return Ok(());
+        };
+        // Also a clean breaker begins a new epoch, so that what is under way does not count.
+        let weight = u32::from(!before.is_clean());
+        self.reset_value(provider, None, &Event::ResetBreaker, weight, outcome)
+            .await
+    }
+
+    async fn clear_locks(
+        &self,
+        provider: &ProviderId,
+        connection: &ConnectionId,
+        model: Option<&ModelId>,
+        outcome: &mut Outcome,
+    ) -> Result<(), Refused> {
+        let Some(before) = self.view.connection(provider, connection) else {
+            return Ok(());
+        };
+        let event = Event::ClearLocks {
+            connection: connection.clone(),
+            model: model.cloned(),
+        };
+        self.reset_value(provider, Some(connection), &event, 0, outcome)
+            .await?;
+        let left = self
+            .view
+            .connection(provider, connection)
+            .map_or(0, |state| state.locks.len());
+        let cleared = before.locks.len().saturating_sub(left);
+        let cleared = u32::try_from(cleared).unwrap_or(u32::MAX);
+        outcome.count = outcome.count.saturating_add(cleared);
+        Ok(())
+    }
+
+    async fn reset_value(
+        &self,
+        provider: &ProviderId,
+        connection: Option<&ConnectionId>,
+        event: &Event,
+        weight: u32,
+        outcome: &mut Outcome,
+    ) -> Result<(), Refused> {
+        let deadline = local_now() + VALUE_LIMIT;
+        let done = self
+            .recorder
+            .direct(provider, connection, event, WRITE_LIMIT, deadline)
+            .await
+            .map_err(|source| Refused::Interrupted {
+                done: outcome.count,
+                source,
+            })?;
+        if done.applied.changed {
+            outcome.count = outcome.count.saturating_add(weight);
+        }
+        if !done.entries.is_empty() {
+            let shard = Shard::of_provider(provider);
+            outcome.unsaved |= !self.checkpoint.save_now(shard, &done.entries).await;
+        }
+        Ok(())
+    }
+}
+
+/// The connections a selection names.
+fn selected<'a>(
+    config: &'a Config,
+    selection: &Selection,
+) -> Result<Vec<(&'a ProviderId, &'a ConnectionId)>, Refused> {
+    if let Some(provider) = &selection.provider
+        && config.provider(provider).is_none()
+    {
+        return Err(Refused::NoProvider(provider.clone()));
+    }
+    if let Some(connection) = &selection.connection {
+        if selection.scope == Scope::Breakers {
+            return Err(Refused::BreakerOfConnection);
+        }
+        let known = config
+            .connection(connection)
+            .filter(|known| {
+                selection
+                    .provider
+                    .as_ref()
+                    .is_none_or(|it| *it == known.provider)
+            })
+            .ok_or_else(|| Refused::NoConnection(connection.clone()))?;
+        return Ok(vec![(&known.provider, &known.id)]);
+    }
+    Ok(config
+        .connections
+        .values()
+        .filter(|known| {
+            selection
+                .provider
+                .as_ref()
+                .is_none_or(|it| *it == known.provider)
+        })
+        .map(|known| (&known.provider, &known.id))
+        .collect())
+}

@@ -1,0 +1,221 @@
+//! The configuration in force: loaded, followed, replaced.
+//!
+//! The truth is one versioned document in the durable store. Every replica polls its version, builds the document and
+//! swaps it in as one immutable snapshot, credentials opened. A document that does not validate, or whose
+//! credentials cannot be opened, never replaces a good one; it is logged and counted, and what was good stays in force.
+//!
+//! **Stance:** fail-open for reading: with the durable store away, the last configuration stays in force. Fail-closed
+//! for writing ([`apply`]). **Staleness:** a change is in force within a second everywhere, at once where it was made.
+
+pub(crate) mod apply;
+mod credentials;
+mod difference;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use tidegate_core::config::{ApiKey, Config};
+use tidegate_core::ids::{ConnectionId, KeyId};
+use tidegate_core::settings::Overrides;
+use tidegate_proto::config::v1 as proto;
+use tidegate_store::durable::{DurableStore, DurableStoreError, StoredDocument};
+use tidegate_store::seal::Sealer;
+use tidegate_wire as wire;
+use tokio::sync::{Mutex, Notify, watch};
+
+use crate::telemetry::metrics::{Metrics, gauge_value};
+
+pub(crate) use credentials::Credential;
+
+/// How often the version of the document is asked for.
+const POLL_EVERY: Duration = Duration::from_millis(500);
+/// Limit of the cheap question (decision 54).
+const POLL_LIMIT: Duration = Duration::from_millis(500);
+/// Limit of loading and saving, which may be large.
+pub(crate) const DOCUMENT_LIMIT: Duration = Duration::from_secs(10);
+
+/// A configuration in force.
+#[derive(Debug)]
+pub(crate) struct Current {
+    /// Validated and indexed.
+    pub(crate) config: Arc<Config>,
+    /// Clients' keys by id.
+    pub(crate) keys: HashMap<KeyId, Arc<ApiKey>>,
+    /// Credentials in the clear.
+    pub(crate) credentials: BTreeMap<ConnectionId, Credential>,
+    /// The same as data planes get it.
+    pub(crate) snapshot: Arc<proto::Snapshot>,
+}
+
+/// The configuration in force, and how it is replaced.
+#[derive(Debug)]
+pub(crate) struct Published {
+    current: ArcSwapOption<Current>,
+    version: watch::Sender<Option<u64>>,
+    durable: Arc<dyn DurableStore>,
+    sealer: Arc<Sealer>,
+    environment: BTreeMap<String, String>,
+    overrides: Overrides,
+    metrics: Arc<Metrics>,
+    /// One load or apply at a time.
+    turn: Mutex<Turn>,
+    wake: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Turn {
+    /// The version that was found not to be usable, so that it is not built and logged again and again.
+    refused: Option<u64>,
+}
+
+/// Why a stored document is not in force.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LoadError {
+    #[error(transparent)]
+    Store(#[from] DurableStoreError),
+    #[error("the durable store did not answer in time")]
+    Timeout,
+    #[error("the stored configuration {version} does not validate: {first}")]
+    Invalid { version: u64, first: String },
+    #[error("a credential of the stored configuration {version} cannot be opened: {reason}")]
+    Sealed { version: u64, reason: String },
+}
+
+impl Published {
+    /// Nothing in force yet. `environment` holds contract variables that override defaults.
+    pub(crate) fn new(
+        durable: Arc<dyn DurableStore>,
+        sealer: Arc<Sealer>,
+        environment: BTreeMap<String, String>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let overrides = Overrides::from_environment(&environment);
+        Self {
+            current: ArcSwapOption::empty(),
+            version: watch::Sender::new(None),
+            durable,
+            sealer,
+            environment,
+            overrides,
+            metrics,
+            turn: Mutex::default(),
+            wake: Notify::new(),
+        }
+    }
+
+    /// What is in force.
+    pub(crate) fn current(&self) -> Option<Arc<Current>> {
+        self.current.load_full()
+    }
+
+    /// The validated document in force.
+    pub(crate) fn config(&self) -> Option<Arc<Config>> {
+        let current = self.current.load();
+        current.as_ref().map(|current| Arc::clone(&current.config))
+    }
+
+    /// Tells each new version.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Option<u64>> {
+        self.version.subscribe()
+    }
+
+    /// Follows the stored document for ever.
+    pub(crate) async fn follow_forever(&self) {
+        loop {
+            if let Err(error) = self.refresh().await {
+                tracing::warn!(%error, "the configuration could not be refreshed");
+            }
+            tokio::select! {
+                () = tokio::time::sleep(POLL_EVERY) => {}
+                () = self.wake.notified() => {}
+            }
+        }
+    }
+
+    /// Loads the stored document if it is another than the one in force.
+    pub(crate) async fn refresh(&self) -> Result<(), LoadError> {
+        let mut turn = self.turn.lock().await;
+        let known = self
+            .current
+            .load()
+            .as_ref()
+            .map(|current| current.config.version);
+        let version = limited(POLL_LIMIT, self.durable.document_version()).await?;
+        if known == Some(version) || turn.refused == Some(version) {
+            return Ok(());
+        }
+        let stored = limited(DOCUMENT_LIMIT, self.durable.load_document()).await?;
+        self.take(stored, &mut turn)
+    }
+
+    /// Puts a stored document in force, if it is good.
+    fn take(&self, stored: StoredDocument, turn: &mut Turn) -> Result<(), LoadError> {
+        let version = stored.version;
+        match self.build(stored) {
+            Ok(current) => {
+                turn.refused = None;
+                self.metrics
+                    .configuration_version
+                    .set(gauge_value(current.config.version));
+                self.current.store(Some(Arc::new(current)));
+                self.version.send_replace(Some(version));
+                tracing::info!(version, "configuration is in force");
+                Ok(())
+            }
+            Err(error) => {
+                turn.refused = Some(version);
+                self.metrics.bad_configurations.inc();
+                Err(error)
+            }
+        }
+    }
+
+    fn build(&self, stored: StoredDocument) -> Result<Current, LoadError> {
+        let version = stored.version;
+        let credentials = credentials::open(&self.sealer, &stored.credentials)
+            .map_err(|reason| LoadError::Sealed { version, reason })?;
+        let config = Config::build(stored.document, version, &self.overrides).map_err(|found| {
+            let first = found
+                .first()
+                .map(|violation| format!("{}: {}", violation.field, violation.message))
+                .unwrap_or_default();
+            LoadError::Invalid { version, first }
+        })?;
+        let snapshot = proto::Snapshot {
+            version,
+            document: Some(wire::document::to_proto(&config.document)),
+            credentials: credentials
+                .iter()
+                .map(|(connection, credential)| proto::Credential {
+                    connection: connection.to_string(),
+                    version: credential.version,
+                    secret: credential.secret_bytes().to_vec(),
+                })
+                .collect(),
+            overrides: self.environment.clone().into_iter().collect(),
+        };
+        Ok(Current {
+            keys: config
+                .keys
+                .values()
+                .map(|key| (key.id.clone(), Arc::clone(key)))
+                .collect(),
+            config: Arc::new(config),
+            credentials,
+            snapshot: Arc::new(snapshot),
+        })
+    }
+}
+
+/// A call to the durable store with a limit.
+pub(crate) async fn limited<T>(
+    limit: Duration,
+    call: impl Future<Output = Result<T, DurableStoreError>>,
+) -> Result<T, LoadError> {
+    match tokio::time::timeout(limit, call).await {
+        Ok(result) => Ok(result?),
+        Err(_elapsed) => Err(LoadError::Timeout),
+    }
+}

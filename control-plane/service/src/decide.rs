@@ -1,0 +1,295 @@
+//! Where an attempt may go.
+//!
+//! A decision is one pure function of configuration, view, request and time ([`tidegate_core::routing`]); this module
+//! feeds it and takes what is counted fleet-wide: the half-open probe. Nothing is recorded, so a request that asks again,
+//! here or elsewhere, with the same attempt id gets the same answer and the same probe.
+//!
+//! **The probe.** It is taken with one compare-and-set on the provider's value. Who loses the race decides again with
+//! that provider's probe out. While the store does not answer, this replica gives one probe of its own and counts it
+//! (`architecture.md` §4, 2). All of it together stays within [`TOTAL_LIMIT`]; when that has passed, the provider
+//! counts as not admitting and the decision is made from memory alone, so there always is an answer in time.
+
+mod probe;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tidegate_core::classify::{Classification, ClassifyContext, classify};
+use tidegate_core::config::Config;
+use tidegate_core::ids::{AttemptId, ConnectionId, EgressId, KeyId, ProviderId, Shard};
+use tidegate_core::outcome::{Attempt, Outcome};
+use tidegate_core::routing::{
+    AttemptsSoFar, Decision, Dispatch, Input, PriorAttempt, RequestFacts, View as RoutingView,
+    decide, next_target_same_provider, resolve,
+};
+use tidegate_core::settings::StreamSettings;
+use tidegate_core::state::{ConnectionState, ProviderState};
+use tidegate_core::time::Timestamp;
+use tidegate_core::version::Version;
+
+use crate::clock::{Clock, local_now};
+use crate::config::{Current, Published};
+use crate::hot::Hot;
+use crate::record::Recorder;
+use crate::telemetry::metrics::{Metrics, Step};
+use crate::view::{Age, View};
+
+use probe::Probe;
+
+/// Limit of a decision (decision 54).
+const TOTAL_LIMIT: Duration = Duration::from_millis(35);
+/// Probes lost or refused in one decision after which it is made without any.
+const MAX_PROBES: u32 = 4;
+
+/// What is asked.
+#[derive(Clone, Debug)]
+pub(crate) struct Ask {
+    pub(crate) attempt: AttemptId,
+    pub(crate) key: Option<KeyId>,
+    /// The request; its key is filled in here.
+    pub(crate) facts: RequestFacts,
+    pub(crate) so_far: AttemptsSoFar,
+    pub(crate) last_failure: Option<LastFailure>,
+    pub(crate) egress: Option<EgressId>,
+}
+
+/// The failure that led to the question.
+#[derive(Clone, Debug)]
+pub(crate) struct LastFailure {
+    pub(crate) attempt: Attempt,
+    pub(crate) outcome: Outcome,
+    pub(crate) age_ms: u64,
+    pub(crate) pass: u32,
+    pub(crate) target: u32,
+}
+
+/// The answer.
+#[derive(Clone, Debug)]
+pub(crate) struct Answer {
+    pub(crate) decision: Decision,
+    /// The attempt as it must be reported, for a dispatch.
+    pub(crate) attempt: Option<Attempt>,
+    pub(crate) deadlines: StreamSettings,
+    /// What the last failure meant, and when it happened.
+    pub(crate) judged: Option<(Classification, Timestamp)>,
+    pub(crate) next_target_same_provider: bool,
+    pub(crate) combo: bool,
+    pub(crate) age: Age,
+    pub(crate) now: Timestamp,
+    pub(crate) configuration_version: u64,
+}
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NoAnswer {
+    /// This replica has no configuration or no view yet.
+    #[error("this replica is not ready to decide")]
+    NotReady,
+    /// The key is not in the configuration in force here.
+    #[error("the key is not known")]
+    UnknownKey,
+    /// The failed attempt names a provider that is not configured.
+    #[error("the provider of the failed attempt is not known")]
+    UnknownProvider,
+}
+
+/// Decides.
+#[derive(Debug)]
+pub(crate) struct Decider {
+    pub(crate) hot: Arc<Hot>,
+    pub(crate) view: Arc<View>,
+    pub(crate) clock: Arc<Clock>,
+    pub(crate) config: Arc<Published>,
+    pub(crate) recorder: Arc<Recorder>,
+    pub(crate) metrics: Arc<Metrics>,
+}
+
+/// The view with providers replaced by what this decision knows better.
+struct Corrected<'a> {
+    view: &'a View,
+    providers: BTreeMap<ProviderId, Arc<ProviderState>>,
+}
+
+impl RoutingView for Corrected<'_> {
+    fn provider(&self, provider: &ProviderId) -> Option<Arc<ProviderState>> {
+        match self.providers.get(provider) {
+            Some(state) => Some(Arc::clone(state)),
+            None => self.view.provider(provider),
+        }
+    }
+
+    fn connection(
+        &self,
+        provider: &ProviderId,
+        connection: &ConnectionId,
+    ) -> Option<Arc<ConnectionState>> {
+        self.view.connection(provider, connection)
+    }
+
+    fn version(&self, shard: Shard) -> Version {
+        self.view.version(shard)
+    }
+}
+
+impl Decider {
+    /// Answers within the limit.
+    pub(crate) async fn decide(&self, ask: Ask) -> Result<Answer, NoAnswer> {
+        let began = local_now();
+        let answer = self.answer(ask, began).await;
+        let step = match &answer {
+            Ok(answer) => match answer.decision {
+                Decision::Dispatch(_) => Step::Dispatch,
+                Decision::Wait(_) => Step::Wait,
+                Decision::Reject(_) => Step::Reject,
+            },
+            Err(_) => Step::Invalid,
+        };
+        let took = local_now().saturating_duration_since(began);
+        self.metrics.decision(step, took);
+        answer
+    }
+
+    async fn answer(&self, ask: Ask, began: Instant) -> Result<Answer, NoAnswer> {
+        let current = self.config.current().ok_or(NoAnswer::NotReady)?;
+        if !self.view.is_filled() {
+            return Err(NoAnswer::NotReady);
+        }
+        let config = &*current.config;
+        let Ask {
+            attempt,
+            key,
+            mut facts,
+            mut so_far,
+            last_failure,
+            egress,
+        } = ask;
+        facts.key = match key {
+            Some(key) => Some(Arc::clone(
+                current.keys.get(&key).ok_or(NoAnswer::UnknownKey)?,
+            )),
+            None => None,
+        };
+        let now = self.clock.now();
+        let judged = last_failure
+            .map(|failure| judge(config, failure, now))
+            .transpose()?;
+        so_far.attempts.extend(judged.clone());
+        let decision = self
+            .with_probe(&current, attempt, &facts, &so_far, began)
+            .await;
+        let route = resolve(config, &facts.model);
+        let attempt = match &decision {
+            Decision::Dispatch(dispatch) => Some(attempt_of(&current, attempt, dispatch, egress)),
+            Decision::Wait(_) | Decision::Reject(_) => None,
+        };
+        Ok(Answer {
+            next_target_same_provider: route
+                .as_ref()
+                .zip(judged.as_ref())
+                .is_some_and(|(route, last)| next_target_same_provider(route, last, &decision)),
+            combo: route.is_some_and(|route| route.combo.is_some()),
+            judged: judged.map(|judged| (judged.classification, judged.failed_at)),
+            decision,
+            attempt,
+            deadlines: config.document.settings.streams.clone(),
+            age: self.view.age(local_now()),
+            now: self.clock.now(),
+            configuration_version: config.version,
+        })
+    }
+
+    /// Decides, and takes the probe where the decision needs it.
+    async fn with_probe(
+        &self,
+        current: &Current,
+        attempt: AttemptId,
+        facts: &RequestFacts,
+        so_far: &AttemptsSoFar,
+        began: Instant,
+    ) -> Decision {
+        let has_credential =
+            |connection: &ConnectionId| current.credentials.contains_key(connection);
+        let mut view = Corrected {
+            view: &self.view,
+            providers: BTreeMap::new(),
+        };
+        let deadline = began + TOTAL_LIMIT;
+        let mut probes: u32 = 0;
+        loop {
+            let decision = decide(&Input {
+                config: &current.config,
+                view: &view,
+                facts,
+                so_far,
+                now: self.clock.now(),
+                random: rand::random(),
+                has_credential: &has_credential,
+            });
+            let Decision::Dispatch(dispatch) = &decision else {
+                return decision;
+            };
+            if !dispatch.needs_probe {
+                return decision;
+            }
+            probes = probes.saturating_add(1);
+            let provider = &dispatch.provider;
+            let taken = if probes > MAX_PROBES {
+                Probe::Refused(self.probe_out(current, provider))
+            } else {
+                self.take_probe(current, provider, attempt, deadline).await
+            };
+            match taken {
+                Probe::Taken => return decision,
+                Probe::Refused(state) => {
+                    view.providers.insert(provider.clone(), state);
+                }
+            }
+        }
+    }
+}
+
+fn judge(config: &Config, failure: LastFailure, now: Timestamp) -> Result<PriorAttempt, NoAnswer> {
+    let LastFailure {
+        attempt,
+        outcome,
+        age_ms,
+        pass,
+        target,
+    } = failure;
+    let entry = config
+        .provider(&attempt.provider)
+        .ok_or(NoAnswer::UnknownProvider)?;
+    let failed_at = now.minus_ms(age_ms);
+    let context = ClassifyContext::of(&attempt.provider, &entry.policy, &attempt.model, failed_at);
+    Ok(PriorAttempt {
+        classification: classify(&outcome, &context),
+        attempt,
+        failed_at,
+        pass,
+        target,
+    })
+}
+
+fn attempt_of(
+    current: &Current,
+    id: AttemptId,
+    dispatch: &Dispatch,
+    egress: Option<EgressId>,
+) -> Attempt {
+    Attempt {
+        id,
+        provider: dispatch.provider.clone(),
+        connection: dispatch.connection.clone(),
+        model: dispatch.model.clone(),
+        decided_on: dispatch.decided_on,
+        epoch: dispatch.epoch,
+        credential_version: current
+            .credentials
+            .get(&dispatch.connection)
+            .map_or(0, |credential| credential.version),
+        egress,
+        probe: dispatch.needs_probe,
+        synthetic: false,
+    }
+}

@@ -1,0 +1,121 @@
+//! Taking and returning the half-open probe.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tidegate_core::breaker::{BreakerStatus, Probe as ProbeOut};
+use tidegate_core::ids::{AttemptId, PlaneIncarnation, ProviderId};
+use tidegate_core::routing::View as _;
+use tidegate_core::state::{Event, ProviderState};
+
+use crate::clock::local_now;
+use crate::config::Current;
+use crate::hot::{DECISION_WRITE_LIMIT, WRITE_LIMIT};
+use crate::record::direct::NotDone;
+use crate::telemetry::metrics::ProbeGrant;
+
+use super::Decider;
+
+/// Limit of giving a probe back; nobody waits for it but the data plane's own bookkeeping.
+const RETURN_LIMIT: Duration = Duration::from_millis(500);
+
+/// What became of a wish for the probe.
+#[derive(Debug)]
+pub(super) enum Probe {
+    /// The attempt holds it.
+    Taken,
+    /// It does not; the provider is to be seen like this.
+    Refused(Arc<ProviderState>),
+}
+
+impl Decider {
+    /// Takes the probe for an attempt, in the fleet or, while the store is away, in this replica.
+    pub(super) async fn take_probe(
+        &self,
+        current: &Current,
+        provider: &ProviderId,
+        attempt: AttemptId,
+        deadline: Instant,
+    ) -> Probe {
+        let event = Event::TakeProbe { attempt };
+        let done = if self.hot.is_away() {
+            Err(None)
+        } else {
+            self.recorder
+                .direct(provider, None, &event, DECISION_WRITE_LIMIT, deadline)
+                .await
+                .map_err(Some)
+        };
+        match done {
+            Ok(done) if done.applied.probe_granted => {
+                self.metrics.probe(ProbeGrant::Shared);
+                Probe::Taken
+            }
+            Ok(_) => self.refused(current, provider),
+            // The store is there and says no in its own way: somebody else is at it.
+            Err(Some(NotDone::Contended | NotDone::NewerSchema | NotDone::Unconfigured)) => {
+                self.refused(current, provider)
+            }
+            Err(None | Some(NotDone::Store(_) | NotDone::Restoring)) => {
+                // A call without an answer may have taken it for this very attempt, which changes nothing here.
+                let applied = self.recorder.apply_locally(provider, None, &event);
+                if applied.probe_granted {
+                    self.metrics.probe(ProbeGrant::Local);
+                    Probe::Taken
+                } else {
+                    self.refused(current, provider)
+                }
+            }
+        }
+    }
+
+    fn refused(&self, current: &Current, provider: &ProviderId) -> Probe {
+        self.metrics.probe(ProbeGrant::Refused);
+        Probe::Refused(self.probe_out(current, provider))
+    }
+
+    /// The provider as a decision must see it that did not get the probe: as it is now, and if that would still
+    /// admit, with its probe out.
+    pub(super) fn probe_out(&self, current: &Current, provider: &ProviderId) -> Arc<ProviderState> {
+        let now = self.clock.now();
+        let mut state = self
+            .view
+            .provider(provider)
+            .map_or_else(ProviderState::default, Arc::unwrap_or_clone);
+        if let Some(entry) = current.config.provider(provider) {
+            let policy = &entry.policy.breaker;
+            let phase = state.breaker.phase(now, policy);
+            if phase.needs_probe() && phase.admits() {
+                state.breaker.status = BreakerStatus::HalfOpen {
+                    probe: Some(ProbeOut {
+                        attempt: NOBODY,
+                        expires_at: now.plus_ms(policy.probe_ttl_ms),
+                    }),
+                };
+            }
+        }
+        Arc::new(state)
+    }
+
+    /// Gives back the probe that an attempt may hold.
+    pub(crate) async fn abandon(
+        &self,
+        attempt: AttemptId,
+        provider: &ProviderId,
+    ) -> Result<(), NotDone> {
+        let event = Event::ReturnProbe { attempt };
+        let deadline = local_now() + RETURN_LIMIT;
+        // Also in the overlay, where the probe may be one of this replica's own.
+        self.recorder.apply_locally_if_overlaid(provider, &event);
+        self.recorder
+            .direct(provider, None, &event, WRITE_LIMIT, deadline)
+            .await
+            .map(|_done| ())
+    }
+}
+
+/// Stands for another holder whose name does not matter.
+const NOBODY: AttemptId = AttemptId {
+    plane: PlaneIncarnation(0),
+    number: 0,
+};

@@ -1,0 +1,9 @@
+//! The gRPC services: from messages to use cases and back. No rule lives here.
+
+mod admin;
+mod auth;
+pub(crate) mod error;
+mod report;
+mod routing;
+pub(crate) mod server;
+mod snapshot;

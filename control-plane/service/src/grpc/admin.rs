@@ -1,0 +1,266 @@
+//! `tidegate.admin.v1.AdminService`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_core::config::Protocol;
+use tidegate_core::ids::{ConnectionId, KeyId, ModelId, ProviderId};
+use tidegate_core::routing::Decision;
+use tidegate_proto::admin::v1 as proto;
+use tidegate_proto::admin::v1::admin_service_server::AdminService;
+use tidegate_wire as wire;
+use tonic::{Request, Response, Status};
+
+use crate::admin::{Admin, Question, Refused, Scope, Selection, transition};
+use crate::config::Current;
+use crate::config::apply::Wanted;
+use crate::watch::freshness;
+
+use super::error::{Refusal, invalid_document};
+use super::routing::{exclusions, name};
+
+/// Limit of a question to the durable store (decision 54).
+const DURABLE_LIMIT: Duration = Duration::from_millis(500);
+/// Transitions that are listed when no number is given, and at most.
+const DEFAULT_TRANSITIONS: u32 = 100;
+const MAX_TRANSITIONS: u32 = 1_000;
+
+/// The service.
+#[derive(Clone, Debug)]
+pub(super) struct AdminApi {
+    pub(super) admin: Arc<Admin>,
+}
+
+impl AdminApi {
+    fn current(&self) -> Result<Arc<Current>, Status> {
+        self.admin
+            .config
+            .current()
+            .ok_or_else(|| Refusal::NotReady.status("there is no configuration yet"))
+    }
+}
+
+#[tonic::async_trait]
+impl AdminService for AdminApi {
+    async fn get_configuration(
+        &self,
+        _request: Request<proto::GetConfigurationRequest>,
+    ) -> Result<Response<proto::GetConfigurationResponse>, Status> {
+        let current = self.current()?;
+        let credential_versions = current
+            .credentials
+            .iter()
+            .map(|(connection, credential)| (connection.to_string(), credential.version))
+            .collect();
+        Ok(Response::new(proto::GetConfigurationResponse {
+            version: current.config.version,
+            document: Some(wire::document::to_proto(&current.config.document)),
+            credential_versions,
+        }))
+    }
+
+    async fn apply_configuration(
+        &self,
+        request: Request<proto::ApplyConfigurationRequest>,
+    ) -> Result<Response<proto::ApplyConfigurationResponse>, Status> {
+        let request = request.into_inner();
+        let document = request
+            .document
+            .ok_or_else(|| Refusal::InvalidRequest.status("document is missing"))?;
+        let wanted = Wanted {
+            document: wire::document::from_proto(document).map_err(|it| invalid_document(&it))?,
+            secrets: request.credentials.into_iter().collect(),
+            expected: request.expected_version,
+            dry_run: request.dry_run,
+        };
+        let applied = self.admin.config.apply(wanted, &self.admin.view).await?;
+        self.admin.recorder.adopt_credentials().await;
+        Ok(Response::new(proto::ApplyConfigurationResponse {
+            version: applied.version,
+            differences: applied.differences,
+        }))
+    }
+
+    async fn list_breakers(
+        &self,
+        _request: Request<proto::ListBreakersRequest>,
+    ) -> Result<Response<proto::ListBreakersResponse>, Status> {
+        let current = self.current()?;
+        let breakers = self.admin.breakers(&current.config);
+        Ok(Response::new(proto::ListBreakersResponse { breakers }))
+    }
+
+    async fn list_connections(
+        &self,
+        _request: Request<proto::ListConnectionsRequest>,
+    ) -> Result<Response<proto::ListConnectionsResponse>, Status> {
+        let current = self.current()?;
+        let connections = self.admin.connections(&current);
+        Ok(Response::new(proto::ListConnectionsResponse {
+            connections,
+        }))
+    }
+
+    async fn list_lockouts(
+        &self,
+        _request: Request<proto::ListLockoutsRequest>,
+    ) -> Result<Response<proto::ListLockoutsResponse>, Status> {
+        let current = self.current()?;
+        let lockouts = self.admin.lockouts(&current.config);
+        Ok(Response::new(proto::ListLockoutsResponse { lockouts }))
+    }
+
+    async fn explain(
+        &self,
+        request: Request<proto::ExplainRequest>,
+    ) -> Result<Response<proto::ExplainResponse>, Status> {
+        let request = request.into_inner();
+        let current = self.current()?;
+        let key = match name("key_id", &request.key_id, KeyId::new)? {
+            None => None,
+            Some(id) => Some(Arc::clone(current.keys.get(&id).ok_or_else(|| {
+                Refusal::NotFound.status(format!("there is no key {id}"))
+            })?)),
+        };
+        let protocol = match request.protocol.as_str() {
+            "" => None,
+            "openai" => Some(Protocol::Openai),
+            "anthropic" => Some(Protocol::Anthropic),
+            _ => {
+                let message = "protocol: must be `openai` or `anthropic`";
+                return Err(Refusal::InvalidRequest.status(message));
+            }
+        };
+        let question = Question {
+            model: request.model,
+            key,
+            protocol,
+        };
+        let (explanation, now) = self.admin.explain(&current, question);
+        let (decision, code, message) = told(&explanation.decision);
+        let targets = explanation
+            .targets
+            .iter()
+            .map(|target| proto::ExplainedTarget {
+                provider: target.provider.to_string(),
+                connection: target
+                    .connection
+                    .as_ref()
+                    .map(ToString::to_string)
+                    .unwrap_or_default(),
+                model: target.model.to_string(),
+                chosen: target.chosen,
+                exclusions: exclusions(&target.exclusions, now),
+            })
+            .collect();
+        Ok(Response::new(proto::ExplainResponse {
+            targets,
+            decision: decision.to_owned(),
+            code,
+            message,
+            freshness: Some(freshness(&self.admin.view, &self.admin.clock)),
+        }))
+    }
+
+    async fn reset(
+        &self,
+        request: Request<proto::ResetRequest>,
+    ) -> Result<Response<proto::ResetResponse>, Status> {
+        let request = request.into_inner();
+        let selection = Selection {
+            scope: scope(request.scope)?,
+            provider: name("provider", &request.provider, ProviderId::new)?,
+            connection: name("connection", &request.connection, ConnectionId::new)?,
+            model: name("model", &request.model, ModelId::new)?,
+        };
+        let current = self.current()?;
+        let outcome = self
+            .admin
+            .reset(&current.config, &selection)
+            .await
+            .map_err(refused)?;
+        tracing::info!(
+            ?selection,
+            count = outcome.count,
+            "an operator reset states"
+        );
+        Ok(Response::new(proto::ResetResponse {
+            reset_count: outcome.count,
+            checkpointed: !outcome.unsaved,
+        }))
+    }
+
+    async fn list_transitions(
+        &self,
+        request: Request<proto::ListTransitionsRequest>,
+    ) -> Result<Response<proto::ListTransitionsResponse>, Status> {
+        let request = request.into_inner();
+        let provider = name("provider", &request.provider, ProviderId::new)?;
+        let limit = match request.limit {
+            0 => DEFAULT_TRANSITIONS,
+            limit => limit.min(MAX_TRANSITIONS),
+        };
+        let list = self
+            .admin
+            .durable
+            .list_transitions(provider.as_ref(), limit);
+        match tokio::time::timeout(DURABLE_LIMIT, list).await {
+            Ok(Ok(transitions)) => Ok(Response::new(proto::ListTransitionsResponse {
+                transitions: transitions.iter().map(transition).collect(),
+            })),
+            Ok(Err(error)) => Err(Refusal::DurableStoreAway.status(error.to_string())),
+            Err(_elapsed) => Err(Refusal::DurableStoreAway.status("history was not read in time")),
+        }
+    }
+
+    async fn get_status(
+        &self,
+        _request: Request<proto::GetStatusRequest>,
+    ) -> Result<Response<proto::GetStatusResponse>, Status> {
+        let admin = &self.admin;
+        let ping = tokio::time::timeout(DURABLE_LIMIT, admin.durable.ping()).await;
+        Ok(Response::new(proto::GetStatusResponse {
+            replica: admin.replica.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            freshness: Some(freshness(&admin.view, &admin.clock)),
+            hot_store_reachable: admin.hot.answers(),
+            durable_store_reachable: matches!(ping, Ok(Ok(()))),
+            checkpoint_leader: admin.checkpoint.leads(),
+            configuration_version: admin.config.config().map_or(0, |config| config.version),
+            replicas: admin.schemas.replicas(),
+            data_planes: admin.live.count(),
+        }))
+    }
+}
+
+fn told(decision: &Decision) -> (&'static str, String, String) {
+    match decision {
+        Decision::Dispatch(_) => ("dispatch", String::new(), String::new()),
+        Decision::Wait(wait) => {
+            let message = format!("would wait {} ms", wait.wait_ms);
+            ("wait", String::new(), message)
+        }
+        Decision::Reject(rejection) => {
+            ("reject", rejection.code.clone(), rejection.message.clone())
+        }
+    }
+}
+
+fn scope(scope: i32) -> Result<Scope, Status> {
+    match proto::ResetScope::try_from(scope) {
+        Ok(proto::ResetScope::Unspecified | proto::ResetScope::Breakers) => Ok(Scope::Breakers),
+        Ok(proto::ResetScope::Cooldowns) => Ok(Scope::Cooldowns),
+        Ok(proto::ResetScope::Lockouts) => Ok(Scope::Lockouts),
+        Ok(proto::ResetScope::All) => Ok(Scope::All),
+        Err(_unknown) => Err(Refusal::InvalidRequest.status("scope is not known")),
+    }
+}
+
+fn refused(error: Refused) -> Status {
+    let message = error.to_string();
+    match error {
+        Refused::NoProvider(_) | Refused::NoConnection(_) => Refusal::NotFound.status(message),
+        Refused::BreakerOfConnection => Refusal::InvalidRequest.status(message),
+        Refused::Interrupted { .. } => Refusal::HotStoreAway.status(message),
+    }
+}

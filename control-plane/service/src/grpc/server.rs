@@ -1,0 +1,164 @@
+//! All services in one server, and how it treats connections.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_proto::FILE_DESCRIPTOR_SET;
+use tidegate_proto::admin::v1::admin_service_server::AdminServiceServer;
+use tidegate_proto::config::v1::snapshot_service_server::SnapshotServiceServer;
+use tidegate_proto::report::v1::report_service_server::ReportServiceServer;
+use tidegate_proto::routing::v1::routing_service_server::RoutingServiceServer;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tonic::service::Routes;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::Server;
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
+
+use crate::admin::Admin;
+use crate::decide::Decider;
+use crate::plane::Tokens;
+use crate::record::Recorder;
+use crate::telemetry::metrics::Metrics;
+use crate::watch::Watchers;
+
+use super::admin::AdminApi;
+use super::auth::Guard;
+use super::report::Reports;
+use super::routing::Routing;
+use super::snapshot::Snapshots;
+
+/// HTTP/2 keep-alive (decision 56).
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a connection lives at most (decision 56), so that new replicas get load.
+const CONNECTION_AGE: Duration = Duration::from_secs(300);
+/// The part of it by which processes differ, so that they do not all lose their clients at once.
+const CONNECTION_AGE_JITTER: f64 = 0.1;
+const CONNECTION_AGE_GRACE: Duration = Duration::from_secs(30);
+/// Requests under way of one connection, streams included.
+const MAX_STREAMS: u32 = 4_096;
+/// Largest header list of a request, in bytes.
+const MAX_HEADER_LIST: u32 = 16 * 1024;
+/// Largest request of data planes: 256 reports with bodies of 8 KiB, or 200 prior attempts.
+const MAX_REQUEST: usize = 8 * 1024 * 1024;
+/// Largest configuration, in bytes.
+const MAX_CONFIGURATION: usize = 128 * 1024 * 1024;
+
+/// What the services work on.
+#[derive(Debug)]
+pub(crate) struct Services {
+    pub(crate) decider: Arc<Decider>,
+    pub(crate) recorder: Arc<Recorder>,
+    pub(crate) watchers: Arc<Watchers>,
+    pub(crate) admin: Arc<Admin>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) tasks: TaskTracker,
+    pub(crate) drain: CancellationToken,
+}
+
+/// All services with their guards, health and reflection.
+pub(crate) fn routes(services: &Services, tokens: &Tokens) -> (Routes, HealthReporter) {
+    let plane = Guard::new(tokens.data_plane.as_ref());
+    let operator = Guard::new(tokens.admin.as_ref());
+    let routing = RoutingServiceServer::new(Routing {
+        decider: Arc::clone(&services.decider),
+    })
+    .max_decoding_message_size(MAX_REQUEST);
+    let reports = ReportServiceServer::new(Reports {
+        recorder: Arc::clone(&services.recorder),
+        durable: Arc::clone(&services.admin.durable),
+        metrics: Arc::clone(&services.metrics),
+        tasks: services.tasks.clone(),
+        drain: services.drain.clone(),
+    })
+    .max_decoding_message_size(MAX_REQUEST);
+    let snapshots = SnapshotServiceServer::new(Snapshots {
+        watchers: Arc::clone(&services.watchers),
+        tasks: services.tasks.clone(),
+        drain: services.drain.clone(),
+    })
+    .max_decoding_message_size(MAX_REQUEST)
+    .max_encoding_message_size(MAX_CONFIGURATION);
+    let admin = AdminServiceServer::new(AdminApi {
+        admin: Arc::clone(&services.admin),
+    })
+    .max_decoding_message_size(MAX_CONFIGURATION)
+    .max_encoding_message_size(MAX_CONFIGURATION);
+    let (reporter, health) = tonic_health::server::health_reporter();
+    let mut routes = Routes::builder();
+    routes
+        .add_service(InterceptedService::new(routing, plane.clone()))
+        .add_service(InterceptedService::new(reports, plane.clone()))
+        .add_service(InterceptedService::new(snapshots, plane))
+        .add_service(InterceptedService::new(admin, operator))
+        .add_service(health);
+    match reflection() {
+        Ok((v1, v1alpha)) => {
+            routes.add_service(v1).add_service(v1alpha);
+        }
+        Err(error) => tracing::error!(%error, "reflection is not served"),
+    }
+    (routes.routes(), reporter)
+}
+
+type Reflection<T> = Result<T, tonic_reflection::server::Error>;
+
+fn reflection() -> Reflection<(
+    tonic_reflection::server::v1::ServerReflectionServer<
+        impl tonic_reflection::server::v1::ServerReflection,
+    >,
+    tonic_reflection::server::v1alpha::ServerReflectionServer<
+        impl tonic_reflection::server::v1alpha::ServerReflection,
+    >,
+)> {
+    let builder = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    Ok((builder().build_v1()?, builder().build_v1alpha()?))
+}
+
+/// A server that treats connections as decision 56 says.
+pub(crate) fn server() -> Server {
+    let jitter = CONNECTION_AGE_JITTER * (rand::random::<f64>() - 0.5) * 2.0;
+    Server::builder()
+        .http2_keepalive_interval(Some(KEEP_ALIVE_INTERVAL))
+        .http2_keepalive_timeout(Some(KEEP_ALIVE_TIMEOUT))
+        .max_connection_age(CONNECTION_AGE.mul_f64(1.0 + jitter))
+        .max_connection_age_grace(CONNECTION_AGE_GRACE)
+        .max_concurrent_streams(MAX_STREAMS)
+        .http2_max_header_list_size(MAX_HEADER_LIST)
+        .tcp_nodelay(true)
+}
+
+/// Says by gRPC health whether decisions can be served, for as long as that changes.
+pub(crate) async fn show_health(reporter: HealthReporter, is_ready: impl Fn() -> bool) {
+    const SERVICES: [&str; 5] = [
+        "",
+        "tidegate.routing.v1.RoutingService",
+        "tidegate.report.v1.ReportService",
+        "tidegate.config.v1.SnapshotService",
+        "tidegate.admin.v1.AdminService",
+    ];
+    let mut ticks = tokio::time::interval(Duration::from_millis(100));
+    let mut shown: Option<bool> = None;
+    loop {
+        ticks.tick().await;
+        let ready = is_ready();
+        if shown == Some(ready) {
+            continue;
+        }
+        shown = Some(ready);
+        let status = if ready {
+            ServingStatus::Serving
+        } else {
+            ServingStatus::NotServing
+        };
+        for service in SERVICES {
+            reporter.set_service_status(service, status).await;
+        }
+    }
+}

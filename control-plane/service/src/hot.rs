@@ -1,0 +1,204 @@
+//! The hot store behind a guard: time limits, the store's clock, health and metrics in one place.
+//!
+//! **Stance:** fail-open. A call that fails changes nothing here but the health; whoever called goes on with
+//! the view. A store that failed three times in a row is left alone for a moment by callers that have an
+//! alternative ([`Hot::is_away`]); the recorder and the follower go on asking, which is how its return is
+//! noticed. One log line a second at most (decision 54).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use futures::stream::BoxStream;
+use parking_lot::Mutex;
+use tidegate_core::ids::Shard;
+use tidegate_core::version::Incarnation;
+use tidegate_store::hot::{
+    Announcement, Followed, HotStore, HotStoreError, ShardCheck, ShardImage, ShardWrite,
+    VersionVector, WriteOutcome,
+};
+
+use crate::clock::{Clock, local_now};
+use crate::telemetry::metrics::{Metrics, StoreCall};
+
+/// Limit of a write outside a decision (decision 54).
+pub(crate) const WRITE_LIMIT: Duration = Duration::from_millis(50);
+/// Limit of a write inside a decision (decision 54).
+pub(crate) const DECISION_WRITE_LIMIT: Duration = Duration::from_millis(15);
+/// Limit of the cheap reads.
+const CHECK_LIMIT: Duration = Duration::from_millis(500);
+/// Limit of reading a shard whole, which may be large.
+const READ_LIMIT: Duration = Duration::from_secs(5);
+/// Failures in a row after which the store counts as away.
+const AWAY_AFTER: u32 = 3;
+/// How long after the last failure it counts as away.
+const AWAY_FOR: Duration = Duration::from_millis(200);
+/// Pause between two log lines about failures.
+const LOG_PAUSE: Duration = Duration::from_secs(1);
+
+/// The guarded hot store.
+#[derive(Debug)]
+pub(crate) struct Hot {
+    store: Arc<dyn HotStore>,
+    clock: Arc<Clock>,
+    metrics: Arc<Metrics>,
+    failures: AtomicU32,
+    last: Mutex<Last>,
+}
+
+#[derive(Debug, Default)]
+struct Last {
+    failed: Option<Instant>,
+    logged: Option<Instant>,
+}
+
+impl Hot {
+    pub(crate) fn new(store: Arc<dyn HotStore>, clock: Arc<Clock>, metrics: Arc<Metrics>) -> Self {
+        Self {
+            store,
+            clock,
+            metrics,
+            failures: AtomicU32::new(0),
+            last: Mutex::default(),
+        }
+    }
+
+    /// Writes all of it or nothing, unless the store's time is more than `limit` later by then.
+    pub(crate) async fn write(
+        &self,
+        mut write: ShardWrite,
+        limit: Duration,
+    ) -> Result<WriteOutcome, HotStoreError> {
+        let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+        write.not_after = self.clock.now().plus_ms(limit_ms);
+        let sent = local_now();
+        let outcome = self
+            .call(StoreCall::Write, limit, self.store.write(write))
+            .await?;
+        let time = match &outcome {
+            WriteOutcome::Written { now, .. } => *now,
+            WriteOutcome::Refused(refusal) => refusal.now,
+        };
+        self.clock.observe(sent, time);
+        Ok(outcome)
+    }
+
+    /// Reads a shard whole.
+    pub(crate) async fn read(&self, shard: Shard) -> Result<ShardImage, HotStoreError> {
+        let sent = local_now();
+        let image = self
+            .call(StoreCall::Read, READ_LIMIT, self.store.read(shard))
+            .await?;
+        self.clock.observe(sent, image.check.now);
+        Ok(image)
+    }
+
+    /// Reads the state of every shard.
+    pub(crate) async fn check(&self) -> Result<Vec<ShardCheck>, HotStoreError> {
+        let sent = local_now();
+        let checks = self
+            .call(StoreCall::Check, CHECK_LIMIT, self.store.check())
+            .await?;
+        if let Some(check) = checks.first() {
+            self.clock.observe(sent, check.now);
+        }
+        Ok(checks)
+    }
+
+    /// Begins a new incarnation unless someone else did.
+    pub(crate) async fn begin_incarnation(
+        &self,
+        shard: Shard,
+        found: Option<Incarnation>,
+        known: Incarnation,
+    ) -> Result<Option<Incarnation>, HotStoreError> {
+        let limit_ms = u64::try_from(CHECK_LIMIT.as_millis()).unwrap_or(u64::MAX);
+        let not_after = self.clock.now().plus_ms(limit_ms);
+        self.call(
+            StoreCall::Begin,
+            CHECK_LIMIT,
+            self.store.begin_incarnation(shard, found, known, not_after),
+        )
+        .await
+    }
+
+    /// Follows the writes of all shards.
+    pub(crate) fn follow(&self, from: VersionVector) -> BoxStream<'static, Followed> {
+        self.store.follow(from)
+    }
+
+    /// Announces this replica's schema.
+    pub(crate) async fn announce(
+        &self,
+        announcement: Announcement,
+        ttl: Duration,
+    ) -> Result<(), HotStoreError> {
+        self.call(
+            StoreCall::Announce,
+            CHECK_LIMIT,
+            self.store.announce(announcement, ttl),
+        )
+        .await
+    }
+
+    /// Everything announced.
+    pub(crate) async fn announced(&self) -> Result<Vec<Announcement>, HotStoreError> {
+        self.call(StoreCall::Announce, CHECK_LIMIT, self.store.announced())
+            .await
+    }
+
+    /// The store failed several times in a row and a moment ago; who has an alternative takes it.
+    pub(crate) fn is_away(&self) -> bool {
+        self.failures.load(Ordering::Relaxed) >= AWAY_AFTER
+            && self
+                .last
+                .lock()
+                .failed
+                .is_some_and(|at| local_now().saturating_duration_since(at) < AWAY_FOR)
+    }
+
+    /// The last call was answered.
+    pub(crate) fn answers(&self) -> bool {
+        self.failures.load(Ordering::Relaxed) == 0
+    }
+
+    async fn call<T>(
+        &self,
+        call: StoreCall,
+        limit: Duration,
+        future: impl Future<Output = Result<T, HotStoreError>>,
+    ) -> Result<T, HotStoreError> {
+        let sent = local_now();
+        let result = match tokio::time::timeout(limit, future).await {
+            Ok(result) => result,
+            Err(_elapsed) => Err(HotStoreError::Timeout),
+        };
+        let took = local_now().saturating_duration_since(sent);
+        match &result {
+            Ok(_) => {
+                self.failures.store(0, Ordering::Relaxed);
+                self.metrics.hot_call(call, true, took);
+            }
+            Err(error) => {
+                self.metrics.hot_call(call, false, took);
+                self.failed(call, error);
+            }
+        }
+        result
+    }
+
+    fn failed(&self, call: StoreCall, error: &HotStoreError) {
+        let now = local_now();
+        self.failures.fetch_add(1, Ordering::Relaxed);
+        let mut last = self.last.lock();
+        last.failed = Some(now);
+        let quiet = last
+            .logged
+            .is_some_and(|at| now.saturating_duration_since(at) < LOG_PAUSE);
+        if !quiet {
+            last.logged = Some(now);
+            drop(last);
+            tracing::warn!(?call, %error, "call to the hot store failed");
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! A control plane: everything wired, started, and ended in order.
+//!
+//! [`ControlPlane::start`] needs nothing but the two stores, a sealer and what is in [`ControlPlaneConfig`]; it names no
+//! adapter, so the standalone binary and tests hand it theirs. What it listens on is handed to it as well: a TCP
+//! listener, or any stream of connections.
+//!
+//! **Ending** ([`ControlPlane::shutdown`]): streams of data planes end first, so that they turn to another replica;
+//! then requests under way are answered; then the background tasks write a last time. All of it has one limit.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::Stream;
+use secrecy::SecretString;
+#[cfg(test)]
+use tidegate_core::ids::Shard;
+use tidegate_store::durable::DurableStore;
+use tidegate_store::hot::HotStore;
+use tidegate_store::seal::Sealer;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tonic::service::Routes;
+use tonic::transport::server::{Connected, TcpIncoming};
+
+pub use tonic::transport::{Certificate, Identity, ServerTlsConfig};
+
+use crate::admin::Admin;
+use crate::checkpoint::Checkpoint;
+use crate::clock::{Clock, local_now};
+use crate::config::Published;
+use crate::decide::Decider;
+use crate::follow::Follower;
+use crate::grpc::server::{Services, routes, server, show_health};
+use crate::hot::Hot;
+use crate::record::history::history;
+use crate::record::{Parts, Recorder};
+use crate::schema::Schemas;
+use crate::telemetry;
+use crate::telemetry::metrics::Metrics;
+use crate::view::View;
+use crate::watch::{Live, Watchers};
+
+/// How often [`ControlPlane::ready`] looks.
+const READY_POLL: Duration = Duration::from_millis(10);
+
+/// Who may call. Without a token a service is open to everybody who reaches it.
+#[derive(Clone, Debug, Default)]
+pub struct Tokens {
+    /// Of data planes.
+    pub data_plane: Option<SecretString>,
+    /// Of operators.
+    pub admin: Option<SecretString>,
+}
+
+/// What a control plane is told.
+#[derive(Clone, Debug)]
+pub struct ControlPlaneConfig {
+    /// Name of this replica, unique in the fleet.
+    pub replica: String,
+    /// Who may call.
+    pub tokens: Tokens,
+    /// Contract environment variables that override defaults (`OMNIROUTE_*`), by name. Data planes get the same.
+    pub environment: BTreeMap<String, String>,
+    /// How long [`ControlPlane::shutdown`] may take.
+    pub drain_limit: Duration,
+}
+
+/// Why a listener is not served.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// Anybody on the network could call.
+    #[error(
+        "{address} is not a loopback address, and {missing} is not set: plain access without a token is for loopback only"
+    )]
+    OpenToNetwork {
+        /// The address.
+        address: SocketAddr,
+        /// What would have to be set.
+        missing: &'static str,
+    },
+    /// The certificate or key is not usable.
+    #[error("TLS cannot be set up: {0}")]
+    Tls(#[source] tonic::transport::Error),
+    /// The listener has no address.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+}
+
+/// Why serving ended before it was told to.
+#[derive(Debug, thiserror::Error)]
+#[error("serving ended: {0}")]
+pub struct ServeError(#[from] tonic::transport::Error);
+
+/// A running control plane.
+#[derive(Debug)]
+pub struct ControlPlane {
+    services: Services,
+    tokens: Tokens,
+    hot: Arc<Hot>,
+    view: Arc<View>,
+    config: Arc<Published>,
+    /// Ends what data planes and operators are served with.
+    drain: CancellationToken,
+    /// Tasks that serve.
+    serving: TaskTracker,
+    /// Ends the background tasks.
+    stop: CancellationToken,
+    /// Background tasks.
+    tasks: TaskTracker,
+    drain_limit: Duration,
+}
+
+impl ControlPlane {
+    /// Starts the background tasks. Nothing listens yet.
+    ///
+    /// Neither store needs to answer: [`ControlPlane::ready`] tells when decisions can be served.
+    #[must_use]
+    pub fn start(
+        config: ControlPlaneConfig,
+        hot: Arc<dyn HotStore>,
+        durable: Arc<dyn DurableStore>,
+        sealer: Arc<Sealer>,
+    ) -> Self {
+        let metrics = Arc::new(Metrics::new());
+        let clock = Arc::new(Clock::new());
+        let view = Arc::new(View::new(local_now()));
+        let hot = Arc::new(Hot::new(hot, Arc::clone(&clock), Arc::clone(&metrics)));
+        let published = Arc::new(Published::new(
+            Arc::clone(&durable),
+            sealer,
+            config.environment,
+            Arc::clone(&metrics),
+        ));
+        let follower = Arc::new(Follower::new(
+            Arc::clone(&hot),
+            Arc::clone(&durable),
+            Arc::clone(&view),
+            Arc::clone(&clock),
+            Arc::clone(&metrics),
+        ));
+        let schemas = Arc::new(Schemas::new(&config.replica));
+        let (history, history_writer) = history(Arc::clone(&durable), Arc::clone(&metrics));
+        let recorder = Arc::new(Recorder::new(Parts {
+            hot: Arc::clone(&hot),
+            view: Arc::clone(&view),
+            clock: Arc::clone(&clock),
+            config: Arc::clone(&published),
+            follower: Arc::clone(&follower),
+            schemas: Arc::clone(&schemas),
+            history: Arc::new(history),
+            metrics: Arc::clone(&metrics),
+        }));
+        let checkpoint = Arc::new(Checkpoint::new(
+            Arc::clone(&durable),
+            Arc::clone(&view),
+            Arc::clone(&clock),
+            Arc::clone(&metrics),
+        ));
+        let live = Live::default();
+        let drain = CancellationToken::new();
+        let serving = TaskTracker::new();
+        let services = Services {
+            decider: Arc::new(Decider {
+                hot: Arc::clone(&hot),
+                view: Arc::clone(&view),
+                clock: Arc::clone(&clock),
+                config: Arc::clone(&published),
+                recorder: Arc::clone(&recorder),
+                metrics: Arc::clone(&metrics),
+            }),
+            recorder: Arc::clone(&recorder),
+            watchers: Arc::new(Watchers {
+                view: Arc::clone(&view),
+                config: Arc::clone(&published),
+                clock: Arc::clone(&clock),
+                metrics: Arc::clone(&metrics),
+                live: live.clone(),
+            }),
+            admin: Arc::new(Admin {
+                replica: config.replica,
+                hot: Arc::clone(&hot),
+                durable,
+                view: Arc::clone(&view),
+                clock,
+                config: Arc::clone(&published),
+                recorder: Arc::clone(&recorder),
+                checkpoint: Arc::clone(&checkpoint),
+                schemas: Arc::clone(&schemas),
+                live,
+            }),
+            metrics,
+            tasks: serving.clone(),
+            drain: drain.clone(),
+        };
+        let stop = CancellationToken::new();
+        let tasks = TaskTracker::new();
+        follower.start(&tasks, &stop);
+        recorder.start(&tasks, &stop);
+        tasks.spawn(history_writer.run(stop.clone()));
+        let checkpoint_stop = stop.clone();
+        tasks.spawn(async move { checkpoint.run(checkpoint_stop).await });
+        let background = stop.clone();
+        let own_hot = Arc::clone(&hot);
+        let own_config = Arc::clone(&published);
+        tasks.spawn(background.run_until_cancelled_owned(async move {
+            tokio::join!(
+                schemas.run(own_hot),
+                own_config.follow_forever(),
+                recorder.adopt_credentials_forever(),
+            );
+        }));
+        Self {
+            services,
+            tokens: config.tokens,
+            hot,
+            view,
+            config: published,
+            drain,
+            serving,
+            stop,
+            tasks,
+            drain_limit: config.drain_limit,
+        }
+    }
+
+    /// Decisions can be served: there is a configuration and a view, even an old one.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.config.current().is_some() && self.view.is_filled() && !self.drain.is_cancelled()
+    }
+
+    /// Waits until decisions can be served.
+    pub async fn ready(&self) {
+        while !self.is_ready() {
+            tokio::time::sleep(READY_POLL).await;
+        }
+    }
+
+    /// The hot store answered the last call, and the view is complete up to now or nearly.
+    #[must_use]
+    pub fn is_fresh(&self) -> bool {
+        self.hot.answers() && !self.view.age(local_now()).stale
+    }
+
+    /// All gRPC services, guarded by the tokens, with health and reflection. For a server of one's own.
+    #[must_use]
+    pub fn routes(&self) -> Routes {
+        let (routes, reporter) = routes(&self.services, &self.tokens);
+        let view = Arc::clone(&self.view);
+        let config = Arc::clone(&self.config);
+        let drain = self.drain.clone();
+        let health = show_health(reporter, move || {
+            config.current().is_some() && view.is_filled() && !drain.is_cancelled()
+        });
+        self.serving
+            .spawn(self.stop.clone().run_until_cancelled_owned(health));
+        routes
+    }
+
+    /// Serves gRPC over any stream of connections, until [`ControlPlane::shutdown`].
+    ///
+    /// # Errors
+    /// [`ServeError`] when the stream of connections cannot be served.
+    pub fn serve<I, IO, E>(
+        &self,
+        incoming: I,
+    ) -> impl Future<Output = Result<(), ServeError>> + use<I, IO, E>
+    where
+        I: Stream<Item = Result<IO, E>> + Send + 'static,
+        IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+        E: Into<Box<dyn std::error::Error + Send + Sync>> + Send + 'static,
+    {
+        let router = server().add_routes(self.routes());
+        let drain = self.drain.clone();
+        async move {
+            Ok(router
+                .serve_with_incoming_shutdown(incoming, drain.cancelled_owned())
+                .await?)
+        }
+    }
+
+    /// Serves gRPC on a TCP listener, until [`ControlPlane::shutdown`].
+    ///
+    /// # Errors
+    /// [`ListenError`] when access would be open to the network, or TLS cannot be set up.
+    pub fn serve_tcp(
+        &self,
+        listener: TcpListener,
+        tls: Option<ServerTlsConfig>,
+    ) -> Result<impl Future<Output = Result<(), ServeError>> + use<>, ListenError> {
+        self.tokens.allow(listener.local_addr()?)?;
+        let mut server = server();
+        if let Some(tls) = tls {
+            server = server.tls_config(tls).map_err(ListenError::Tls)?;
+        }
+        let router = server.add_routes(self.routes());
+        let drain = self.drain.clone();
+        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+        Ok(async move {
+            Ok(router
+                .serve_with_incoming_shutdown(incoming, drain.cancelled_owned())
+                .await?)
+        })
+    }
+
+    /// Serves `/livez`, `/readyz` and `/metrics` until [`ControlPlane::shutdown`] is done.
+    pub fn serve_telemetry(&self, listener: TcpListener) -> impl Future<Output = ()> + use<> {
+        let view = Arc::clone(&self.view);
+        let config = Arc::clone(&self.config);
+        let drain = self.drain.clone();
+        let is_ready = Arc::new(move || {
+            config.current().is_some() && view.is_filled() && !drain.is_cancelled()
+        });
+        telemetry::http::serve(
+            listener,
+            Arc::clone(&self.services.metrics),
+            is_ready,
+            self.tasks.clone(),
+            self.stop.clone(),
+        )
+    }
+
+    /// Ends everything in order. Returns whether that was done within the limit.
+    pub async fn shutdown(self) -> bool {
+        let Self {
+            services,
+            drain,
+            serving,
+            stop,
+            tasks,
+            drain_limit,
+            ..
+        } = self;
+        drop(services);
+        let ending = async {
+            drain.cancel();
+            // The health reporter ends with the background tasks.
+            stop.cancel();
+            serving.close();
+            tasks.close();
+            serving.wait().await;
+            tasks.wait().await;
+        };
+        tokio::time::timeout(drain_limit, ending).await.is_ok()
+    }
+
+    /// The state of a shard as decisions see it is what the store has: nothing waits and nothing is laid over it.
+    #[cfg(test)]
+    pub(crate) fn is_settled(&self, shard: Shard) -> bool {
+        self.services.recorder.is_settled(shard)
+    }
+}
+
+impl Tokens {
+    /// Whether a listener may be served with these.
+    fn allow(&self, address: SocketAddr) -> Result<(), ListenError> {
+        let missing = match (&self.data_plane, &self.admin) {
+            (Some(_), Some(_)) => return Ok(()),
+            (None, _) => "the token of data planes",
+            (Some(_), None) => "the token of operators",
+        };
+        if address.ip().is_loopback() {
+            return Ok(());
+        }
+        Err(ListenError::OpenToNetwork { address, missing })
+    }
+}

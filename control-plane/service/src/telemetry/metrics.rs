@@ -1,0 +1,336 @@
+//! All metrics of the control plane: one typed tree, labels from closed lists, help text = doc of the family.
+
+use std::sync::atomic::{AtomicI64, AtomicU64};
+use std::time::Duration;
+
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::{Registry, Unit};
+
+/// What a decision said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub(crate) enum Step {
+    Dispatch,
+    Wait,
+    Reject,
+    Invalid,
+}
+
+/// A call to the hot store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub(crate) enum StoreCall {
+    Write,
+    Read,
+    Check,
+    Begin,
+    Announce,
+}
+
+/// How a store call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+enum CallResult {
+    Ok,
+    Failed,
+}
+
+/// What became of a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub(crate) enum ReportFate {
+    /// Written to the hot store.
+    Applied,
+    /// It changed nothing.
+    Unchanged,
+    /// It was applied before, here or by another replica.
+    Duplicate,
+    /// Older than the limit.
+    TooOld,
+    /// Not understood, or of something that is not configured.
+    Invalid,
+}
+
+/// Who took a half-open probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub(crate) enum ProbeGrant {
+    /// Through the hot store: one in the fleet.
+    Shared,
+    /// By this replica alone, the store being away.
+    Local,
+    /// Another attempt has it.
+    Refused,
+}
+
+/// Why something that should be kept was not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub(crate) enum Dropped {
+    /// A transition, because the queue to the durable store was full.
+    HistoryQueueFull,
+    /// A transition, because the durable store refused it for good.
+    HistoryRefused,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StepLabel {
+    step: Step,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CallLabel {
+    call: StoreCall,
+    result: CallResult,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct FateLabel {
+    fate: ReportFate,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct GrantLabel {
+    grant: ProbeGrant,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DroppedLabel {
+    reason: Dropped,
+}
+
+/// The tree.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    registry: Registry,
+    decisions: Family<StepLabel, Counter>,
+    decision_seconds: Histogram,
+    hot_calls: Family<CallLabel, Counter>,
+    hot_call_seconds: Histogram,
+    reports: Family<FateLabel, Counter>,
+    probes: Family<GrantLabel, Counter>,
+    dropped: Family<DroppedLabel, Counter>,
+    /// Compare-and-sets that were refused for a conflict.
+    pub(crate) write_conflicts: Counter,
+    /// Shards that were read whole after a doubt.
+    pub(crate) shard_readings: Counter,
+    /// Incarnations this replica restored values into.
+    pub(crate) restores: Counter,
+    /// Configurations in the durable store that do not validate.
+    pub(crate) bad_configurations: Counter,
+    /// Failed checkpoint writes.
+    pub(crate) checkpoint_failures: Counter,
+    /// Watchers that were too slow and got shards whole again.
+    pub(crate) lagging_watchers: Counter,
+    /// Age of the view in ms.
+    pub(crate) view_age_ms: Gauge<i64, AtomicI64>,
+    /// Reports waiting to be applied.
+    pub(crate) waiting_reports: Gauge<i64, AtomicI64>,
+    /// Data planes that follow this replica.
+    pub(crate) data_planes: Gauge<i64, AtomicI64>,
+    /// Version of the configuration in use.
+    pub(crate) configuration_version: Gauge<i64, AtomicI64>,
+    /// This replica writes the checkpoint.
+    pub(crate) checkpoint_leader: Gauge<i64, AtomicI64>,
+    /// Steps of the store's clock seen.
+    pub(crate) clock_steps: Gauge<i64, AtomicI64>,
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Self {
+        let mut metrics = Self {
+            registry: Registry::with_prefix("tidegate_cp"),
+            decisions: Family::default(),
+            decision_seconds: Histogram::new(exponential_buckets(0.000_05, 2.0, 12)),
+            hot_calls: Family::default(),
+            hot_call_seconds: Histogram::new(exponential_buckets(0.000_1, 2.0, 12)),
+            reports: Family::default(),
+            probes: Family::default(),
+            dropped: Family::default(),
+            write_conflicts: Counter::<u64, AtomicU64>::default(),
+            shard_readings: Counter::default(),
+            restores: Counter::default(),
+            bad_configurations: Counter::default(),
+            checkpoint_failures: Counter::default(),
+            lagging_watchers: Counter::default(),
+            view_age_ms: Gauge::default(),
+            waiting_reports: Gauge::default(),
+            data_planes: Gauge::default(),
+            configuration_version: Gauge::default(),
+            checkpoint_leader: Gauge::default(),
+            clock_steps: Gauge::default(),
+        };
+        metrics.register();
+        metrics.show_zeros();
+        metrics
+    }
+
+    fn register(&mut self) {
+        let registry = &mut self.registry;
+        registry.register("decisions", "Decisions answered", self.decisions.clone());
+        registry.register_with_unit(
+            "decision_duration",
+            "Time to answer a decision",
+            Unit::Seconds,
+            self.decision_seconds.clone(),
+        );
+        registry.register(
+            "hot_store_calls",
+            "Calls to the hot store",
+            self.hot_calls.clone(),
+        );
+        registry.register_with_unit(
+            "hot_store_call_duration",
+            "Time of calls to the hot store",
+            Unit::Seconds,
+            self.hot_call_seconds.clone(),
+        );
+        registry.register(
+            "reports",
+            "Reports by what became of them",
+            self.reports.clone(),
+        );
+        registry.register("probes", "Half-open probes asked for", self.probes.clone());
+        registry.register(
+            "dropped",
+            "What should be kept and was not",
+            self.dropped.clone(),
+        );
+        registry.register(
+            "write_conflicts",
+            "Writes refused because a value had changed",
+            self.write_conflicts.clone(),
+        );
+        registry.register(
+            "shard_readings",
+            "Shards read whole after a doubt",
+            self.shard_readings.clone(),
+        );
+        registry.register(
+            "restores",
+            "Incarnations this replica restored values into",
+            self.restores.clone(),
+        );
+        registry.register(
+            "bad_configurations",
+            "Stored configurations that do not validate",
+            self.bad_configurations.clone(),
+        );
+        registry.register(
+            "checkpoint_failures",
+            "Checkpoint writes that failed",
+            self.checkpoint_failures.clone(),
+        );
+        registry.register(
+            "lagging_watchers",
+            "Watchers that were too slow and got shards whole again",
+            self.lagging_watchers.clone(),
+        );
+        registry.register("view_age_ms", "Age of the view", self.view_age_ms.clone());
+        registry.register(
+            "waiting_reports",
+            "Reports waiting to be applied",
+            self.waiting_reports.clone(),
+        );
+        registry.register(
+            "data_planes",
+            "Data planes that follow this replica",
+            self.data_planes.clone(),
+        );
+        registry.register(
+            "configuration_version",
+            "Version of the configuration in use",
+            self.configuration_version.clone(),
+        );
+        registry.register(
+            "checkpoint_leader",
+            "This replica writes the checkpoint",
+            self.checkpoint_leader.clone(),
+        );
+        registry.register(
+            "clock_steps",
+            "Steps of the store's clock seen",
+            self.clock_steps.clone(),
+        );
+    }
+
+    /// Zero is visible from the start.
+    fn show_zeros(&self) {
+        for step in [Step::Dispatch, Step::Wait, Step::Reject, Step::Invalid] {
+            self.decisions.get_or_create(&StepLabel { step }).inc_by(0);
+        }
+        for fate in [
+            ReportFate::Applied,
+            ReportFate::Unchanged,
+            ReportFate::Duplicate,
+            ReportFate::TooOld,
+            ReportFate::Invalid,
+        ] {
+            self.reports.get_or_create(&FateLabel { fate }).inc_by(0);
+        }
+        for grant in [ProbeGrant::Shared, ProbeGrant::Local, ProbeGrant::Refused] {
+            self.probes.get_or_create(&GrantLabel { grant }).inc_by(0);
+        }
+        for reason in [Dropped::HistoryQueueFull, Dropped::HistoryRefused] {
+            self.dropped
+                .get_or_create(&DroppedLabel { reason })
+                .inc_by(0);
+        }
+    }
+
+    /// Counts a decision.
+    pub(crate) fn decision(&self, step: Step, took: Duration) {
+        self.decisions.get_or_create(&StepLabel { step }).inc();
+        self.decision_seconds.observe(took.as_secs_f64());
+    }
+
+    /// Counts a call to the hot store.
+    pub(crate) fn hot_call(&self, call: StoreCall, ok: bool, took: Duration) {
+        let result = if ok {
+            CallResult::Ok
+        } else {
+            CallResult::Failed
+        };
+        self.hot_calls
+            .get_or_create(&CallLabel { call, result })
+            .inc();
+        self.hot_call_seconds.observe(took.as_secs_f64());
+    }
+
+    /// Counts reports that met the same fate.
+    pub(crate) fn reports(&self, fate: ReportFate, count: u64) {
+        if count > 0 {
+            self.reports
+                .get_or_create(&FateLabel { fate })
+                .inc_by(count);
+        }
+    }
+
+    /// Counts a probe.
+    pub(crate) fn probe(&self, grant: ProbeGrant) {
+        self.probes.get_or_create(&GrantLabel { grant }).inc();
+    }
+
+    /// Counts what was dropped.
+    pub(crate) fn dropped(&self, reason: Dropped, count: u64) {
+        self.dropped
+            .get_or_create(&DroppedLabel { reason })
+            .inc_by(count);
+    }
+
+    /// How many reports met a fate so far; tests look here.
+    #[cfg(test)]
+    pub(crate) fn reports_so_far(&self, fate: ReportFate) -> u64 {
+        self.reports.get_or_create(&FateLabel { fate }).get()
+    }
+
+    /// The tree in the text format.
+    pub(crate) fn encode(&self) -> Result<String, std::fmt::Error> {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}
+
+/// A count as a gauge shows it.
+pub(crate) fn gauge_value(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}

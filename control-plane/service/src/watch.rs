@@ -1,0 +1,290 @@
+//! What a data plane follows: the configuration, the hot state, and a sign of life.
+//!
+//! A watch begins with the configuration, unless the data plane has that version, then brings each shard from where the
+//! data plane has it, then changes as they come. Each watcher has a cursor per shard; nothing older than the cursor is
+//! sent, so no shard goes back, also when this replica is behind the one the data plane watched before. A watcher that
+//! is too slow for the bounded queue of changes gets the shards whole again; it slows down nobody else.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tidegate_core::ids::{PlaneIncarnation, SHARDS, Shard};
+use tidegate_core::version::Version;
+use tidegate_proto::common::v1 as common;
+use tidegate_proto::config::v1 as proto;
+use tidegate_store::hot::{Entry, VersionVector};
+use tidegate_wire as wire;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::mpsc;
+
+use crate::clock::{Clock, local_now};
+use crate::config::Published;
+use crate::telemetry::metrics::{Metrics, gauge_value};
+use crate::view::{ShardUpdate, View};
+
+const HEARTBEAT_EVERY: Duration = Duration::from_secs(1);
+
+/// A message on its way to a data plane.
+type Message = Result<proto::WatchResponse, tonic::Status>;
+
+/// Feeds watchers.
+#[derive(Debug)]
+pub(crate) struct Watchers {
+    pub(crate) view: Arc<View>,
+    pub(crate) config: Arc<Published>,
+    pub(crate) clock: Arc<Clock>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) live: Live,
+}
+
+/// Data planes that watch here.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Live {
+    /// A data plane may have two streams for a moment, when it reconnects.
+    planes: Arc<Mutex<Vec<PlaneIncarnation>>>,
+}
+
+impl Live {
+    /// How many there are.
+    pub(crate) fn count(&self) -> u32 {
+        let mut planes = self.planes.lock().clone();
+        planes.sort_unstable();
+        planes.dedup();
+        u32::try_from(planes.len()).unwrap_or(u32::MAX)
+    }
+}
+
+/// Counts a watcher for as long as it lives.
+struct Present {
+    live: Live,
+    plane: PlaneIncarnation,
+    metrics: Arc<Metrics>,
+}
+
+impl Present {
+    fn new(live: &Live, plane: PlaneIncarnation, metrics: &Arc<Metrics>) -> Self {
+        live.planes.lock().push(plane);
+        let present = Self {
+            live: live.clone(),
+            plane,
+            metrics: Arc::clone(metrics),
+        };
+        present.show();
+        present
+    }
+
+    fn show(&self) {
+        let count = u64::from(self.live.count());
+        self.metrics.data_planes.set(gauge_value(count));
+    }
+}
+
+impl Drop for Present {
+    fn drop(&mut self) {
+        {
+            let mut planes = self.live.planes.lock();
+            if let Some(index) = planes.iter().position(|plane| *plane == self.plane) {
+                planes.swap_remove(index);
+            }
+        }
+        self.show();
+    }
+}
+
+/// The watcher has gone.
+struct Gone;
+
+/// One watcher's side.
+struct Watcher<'a> {
+    watchers: &'a Watchers,
+    sender: mpsc::Sender<Message>,
+    cursor: VersionVector,
+    /// Shards that were never sent; a data plane without them is to get them also when they are empty.
+    begun: [bool; SHARDS as usize],
+}
+
+impl Watchers {
+    /// Feeds one watcher until it goes.
+    pub(crate) async fn feed(
+        &self,
+        plane: PlaneIncarnation,
+        configuration_version: u64,
+        resume: VersionVector,
+        sender: mpsc::Sender<Message>,
+    ) {
+        let _present = Present::new(&self.live, plane, &self.metrics);
+        let mut watcher = Watcher {
+            watchers: self,
+            sender,
+            cursor: resume,
+            begun: [false; SHARDS as usize],
+        };
+        // Whether it left by itself or was too slow to take anything makes no difference here.
+        let Gone = watcher.feed(configuration_version).await;
+    }
+}
+
+impl Watcher<'_> {
+    async fn feed(&mut self, known: u64) -> Gone {
+        let mut updates = self.watchers.view.subscribe();
+        let mut versions = self.watchers.config.subscribe();
+        let mut heartbeat = tokio::time::interval(HEARTBEAT_EVERY);
+        let begun = self.configuration(Some(known)).await;
+        if begun.is_err() {
+            return Gone;
+        }
+        versions.mark_unchanged();
+        let mut configuration = self.watchers.config.current().map(|it| it.config.version);
+        for shard in Shard::all() {
+            if self.catch_up(shard, false).await.is_err() {
+                return Gone;
+            }
+        }
+        loop {
+            let sent = tokio::select! {
+                update = updates.recv() => match update {
+                    Ok(update) => self.update(&update).await,
+                    Err(RecvError::Lagged(missed)) => {
+                        self.watchers.metrics.lagging_watchers.inc();
+                        tracing::warn!(missed, "a watcher is too slow and gets the shards whole");
+                        self.all_again().await
+                    }
+                    Err(RecvError::Closed) => return Gone,
+                },
+                changed = versions.changed() => match changed {
+                    Ok(()) => {
+                        let sent = self.configuration(configuration).await;
+                        configuration = self.watchers.config.current().map(|it| it.config.version);
+                        sent
+                    }
+                    Err(_closed) => return Gone,
+                },
+                _ = heartbeat.tick() => self.heartbeat().await,
+                () = self.sender.closed() => return Gone,
+            };
+            if sent.is_err() {
+                return Gone;
+            }
+        }
+    }
+
+    /// Sends the configuration unless it is the known one. A data plane may know a newer one from elsewhere.
+    async fn configuration(&self, known: Option<u64>) -> Result<(), Gone> {
+        let Some(current) = self.watchers.config.current() else {
+            return Ok(());
+        };
+        let version = current.config.version;
+        if known.is_some_and(|known| known > version || (known == version && version > 0)) {
+            return Ok(());
+        }
+        let snapshot = proto::Snapshot::clone(&current.snapshot);
+        self.send(proto::watch_response::Kind::Snapshot(snapshot))
+            .await
+    }
+
+    async fn all_again(&mut self) -> Result<(), Gone> {
+        for shard in Shard::all() {
+            self.catch_up(shard, true).await?;
+        }
+        Ok(())
+    }
+
+    /// Brings a shard from the cursor to where the view is.
+    async fn catch_up(&mut self, shard: Shard, whole: bool) -> Result<(), Gone> {
+        let cursor = self.cursor[shard.index()];
+        let at = self.watchers.view.complete_to(shard);
+        if at == Version::default() || at < cursor {
+            // Nothing to send yet; changes do as soon as the view is past the cursor.
+            return Ok(());
+        }
+        let resumes = !whole && cursor.incarnation == at.incarnation;
+        let since = if resumes { cursor } else { Version::default() };
+        let (version, entries) = self.watchers.view.newer_than(shard, since);
+        if version < cursor {
+            return Ok(());
+        }
+        if resumes && version == cursor && entries.is_empty() {
+            self.begun[shard.index()] = true;
+            return Ok(());
+        }
+        self.cursor[shard.index()] = version;
+        self.begun[shard.index()] = true;
+        let values = entries.iter().map(hot_value).collect();
+        let version = Some(shard_version(shard, version));
+        let kind = if resumes {
+            proto::watch_response::Kind::Delta(proto::ShardDelta { version, values })
+        } else {
+            proto::watch_response::Kind::Shard(proto::ShardSnapshot { version, values })
+        };
+        self.send(kind).await
+    }
+
+    async fn update(&mut self, update: &ShardUpdate) -> Result<(), Gone> {
+        let shard = update.shard;
+        let cursor = self.cursor[shard.index()];
+        let Some(entries) = &update.entries else {
+            return self.catch_up(shard, true).await;
+        };
+        if !self.begun[shard.index()] || update.version.incarnation != cursor.incarnation {
+            return self.catch_up(shard, false).await;
+        }
+        let values: Vec<proto::HotValue> = entries
+            .iter()
+            .filter(|entry| entry.version > cursor)
+            .map(hot_value)
+            .collect();
+        if values.is_empty() && update.version <= cursor {
+            return Ok(());
+        }
+        let version = update.version.max(cursor);
+        self.cursor[shard.index()] = version;
+        self.send(proto::watch_response::Kind::Delta(proto::ShardDelta {
+            version: Some(shard_version(shard, version)),
+            values,
+        }))
+        .await
+    }
+
+    async fn heartbeat(&self) -> Result<(), Gone> {
+        let freshness = freshness(&self.watchers.view, &self.watchers.clock);
+        self.send(proto::watch_response::Kind::Heartbeat(proto::Heartbeat {
+            freshness: Some(freshness),
+            live_data_planes: self.watchers.live.count().max(1),
+        }))
+        .await
+    }
+
+    async fn send(&self, kind: proto::watch_response::Kind) -> Result<(), Gone> {
+        let message = proto::WatchResponse { kind: Some(kind) };
+        self.sender.send(Ok(message)).await.map_err(|_closed| Gone)
+    }
+}
+
+/// How fresh this replica's view is, as every answer says.
+pub(crate) fn freshness(view: &View, clock: &Clock) -> common::Freshness {
+    let age = view.age(local_now());
+    common::Freshness {
+        age_ms: u64::try_from(age.age.as_millis()).unwrap_or(u64::MAX),
+        stale: age.stale,
+        store_time_unix_ms: clock.now().0,
+    }
+}
+
+fn shard_version(shard: Shard, version: Version) -> common::ShardVersion {
+    common::ShardVersion {
+        shard: u32::from(shard.number()),
+        version: Some(wire::version_to_proto(version)),
+    }
+}
+
+fn hot_value(entry: &Entry) -> proto::HotValue {
+    proto::HotValue {
+        key: entry.key.clone(),
+        version: Some(wire::version_to_proto(entry.version)),
+        schema: entry.schema,
+        payload: Bytes::copy_from_slice(&entry.payload),
+        expires_at_unix_ms: entry.expires_at.0,
+    }
+}

@@ -183,19 +183,26 @@ impl Replicas {
         })
     }
 
-    /// The replica answered a decision or a watch: it is trusted and, if its view is fresh, home.
+    /// The replica answered a decision: it is trusted and, if its view is fresh, home.
     pub(crate) fn answered(&self, replica: &Replica, freshness: Option<&Freshness>) {
-        let stale = {
-            let mut health = replica.health.lock();
-            health.suspect_until = None;
-            if let Some(freshness) = freshness {
-                health.stale = freshness.stale || freshness.age_ms >= STALE_AGE_MS;
-            }
-            health.stale
-        };
-        if !stale {
-            self.home.store(replica.index, Ordering::Relaxed);
+        replica.health.lock().suspect_until = None;
+        self.heard(replica, freshness);
+        if !replica.health.lock().stale {
+            self.move_home(replica);
         }
+    }
+
+    /// The replica said how fresh its view is. A sign of life is no decision: one that does not decide in time
+    /// stays suspect.
+    pub(crate) fn heard(&self, replica: &Replica, freshness: Option<&Freshness>) {
+        if let Some(freshness) = freshness {
+            replica.health.lock().stale = freshness.stale || freshness.age_ms >= STALE_AGE_MS;
+        }
+    }
+
+    /// Makes the replica home.
+    pub(crate) fn move_home(&self, replica: &Replica) {
+        self.home.store(replica.index, Ordering::Relaxed);
     }
 
     /// The replica gave no answer or fell silent.
@@ -298,6 +305,7 @@ mod tests {
         replicas.answered(&replicas.list[0], Some(&freshness(true, 0)));
         assert_eq!(order(&replicas, now), [1, 2, 0]);
         replicas.failed(&replicas.list[1], now);
+        replicas.heard(&replicas.list[1], Some(&freshness(false, 0)));
         assert_eq!(order(&replicas, now), [2, 0, 1]);
         replicas.answered(&replicas.list[0], Some(&freshness(false, 10)));
         assert_eq!(order(&replicas, now), [0, 2, 1]);

@@ -36,8 +36,10 @@ enum Ended {
     Broken(Status),
     /// Nothing came for the silence limit.
     Silent,
-    /// The data plane's own replica is preferred again, or home is elsewhere.
-    Moved,
+    /// Home is elsewhere.
+    HomeMoved,
+    /// The data plane's own replica is preferred again.
+    GoBack,
 }
 
 impl Inner {
@@ -70,7 +72,8 @@ impl Inner {
                 backoff.reset();
             }
             match ended {
-                Ended::Moved => {
+                Ended::HomeMoved => continue,
+                Ended::GoBack => {
                     go_back = true;
                     continue;
                 }
@@ -80,6 +83,11 @@ impl Inner {
                 }
                 Ended::Broken(status) => {
                     tracing::info!(replica = %replica.name, error = %status, "watch ended");
+                    if worked {
+                        // Connections are closed for age; that says nothing against the replica.
+                        sleep(backoff.next()).await;
+                        continue;
+                    }
                 }
             }
             self.replicas.failed(replica, Instant::now());
@@ -111,7 +119,10 @@ impl Inner {
                     );
                 }
                 Ok(Ok(Some(message))) => {
-                    worked = true;
+                    if !worked {
+                        worked = true;
+                        self.replicas.move_home(replica);
+                    }
                     self.take_in(replica, message);
                 }
             }
@@ -121,10 +132,12 @@ impl Inner {
                 prune_at = now + PRUNE_EVERY;
             }
             let own = self.replicas.preferred(now);
-            let go_back = now >= leave_at && own.is_some_and(|own| own.index != replica.index);
+            if now >= leave_at && own.is_some_and(|own| own.index != replica.index) {
+                return (Ended::GoBack, worked);
+            }
             let home = self.replicas.choose(now, Asked::default());
-            if go_back || home.is_some_and(|home| home.index != replica.index) {
-                return (Ended::Moved, worked);
+            if home.is_some_and(|home| home.index != replica.index) {
+                return (Ended::HomeMoved, worked);
             }
         }
     }
@@ -178,8 +191,7 @@ impl Inner {
                 .told(moment, Timestamp(freshness.store_time_unix_ms));
             self.metrics.clock_steps.set(self.clock.steps());
         }
-        self.replicas
-            .answered(replica, heartbeat.freshness.as_ref());
+        self.replicas.heard(replica, heartbeat.freshness.as_ref());
         self.set_live_data_planes(heartbeat.live_data_planes);
         let stale = heartbeat
             .freshness

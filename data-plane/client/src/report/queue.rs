@@ -336,26 +336,25 @@ impl ReportQueue {
     /// Everything of a shard up to a number is applied.
     pub(crate) fn acknowledge(&mut self, shard: Shard, number: u64) -> Acknowledged {
         let mut acknowledged = Acknowledged::default();
-        loop {
-            let Some(queue) = self.shards.get_mut(shard.index()) else {
-                break;
-            };
-            let is_covered = queue
-                .under_way
-                .front()
-                .is_some_and(|under_way| under_way.message.number <= number);
-            if !is_covered {
-                break;
-            }
-            let Some(gone) = queue.under_way.pop_front() else {
-                break;
-            };
+        while let Some(gone) = self.pop_covered(shard, number) {
             acknowledged.reports = acknowledged.reports.saturating_add(1);
             if self.settle(&gone.provider) {
                 acknowledged.settled.push(gone.provider);
             }
         }
         acknowledged
+    }
+
+    fn pop_covered(&mut self, shard: Shard, number: u64) -> Option<UnderWay> {
+        let under_way = &mut self.shards.get_mut(shard.index())?.under_way;
+        let is_covered = under_way
+            .front()
+            .is_some_and(|oldest| oldest.message.number <= number);
+        if is_covered {
+            under_way.pop_front()
+        } else {
+            None
+        }
     }
 
     /// When the urgent report that has been under way the longest was sent.

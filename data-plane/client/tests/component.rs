@@ -1,0 +1,12 @@
+//! The client against scripted control planes over in-process connections, with paused time: waits take no
+//! time of ours, and limits are exact.
+
+#[cfg(test)]
+mod component {
+    mod decide;
+    mod fake;
+    mod network;
+    mod report;
+    mod setting;
+    mod watch;
+}

@@ -1,1 +1,41 @@
-//! Placeholder.
+//! The data plane's proxy: the phases of a request, from a client's socket to a provider's and back.
+//!
+//! ```text
+//! server ─ handle ─ identify ─ request ─ drive ─┬─ (control port) decide
+//!  accept  route    key        parse     loop   ├─ dispatch   request from scratch
+//!                                               ├─ upstream   send
+//!                                               ├─ observe    facts of the end
+//!                                               └─ stream     bytes to the client
+//!                                        life: the end, once, whatever happens
+//! ```
+//!
+//! The proxy never judges a failure and keeps no state about providers: it describes what it saw to the
+//! [`ControlPort`] and does what it is told.
+
+mod control_port;
+mod dispatch;
+mod drive;
+mod endpoint;
+mod event_stream;
+mod handle;
+mod identify;
+mod life;
+mod limits;
+mod metrics;
+mod models;
+mod observe;
+mod passage;
+mod proxy;
+mod redact;
+mod refusal;
+mod reply;
+mod request;
+mod server;
+mod sse;
+mod stream;
+mod upstream;
+
+pub use control_port::ControlPort;
+pub use limits::Limits;
+pub use metrics::Metrics;
+pub use proxy::{Proxy, StartError, Surface};

@@ -1,2 +1,66 @@
-//! Placeholder.
-fn main() {}
+//! The data plane: an HTTP proxy that clients point their OpenAI or Anthropic SDK at.
+
+mod cli;
+mod config;
+mod ready_file;
+mod run;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use crate::cli::Args;
+use crate::config::ServerConfig;
+
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// Settings that cannot be used (`sysexits.h`, `EX_USAGE`).
+const BAD_CONFIGURATION: u8 = 64;
+
+fn main() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => return explain(&error),
+    };
+    if let Err(error) = start_logging(&args.log) {
+        return explain(&Args::refuse(error));
+    }
+    let config = match ServerConfig::read(args) {
+        Ok(config) => config,
+        Err(error) => {
+            tracing::error!(error = format!("{error:#}"), "the settings cannot be used");
+            return BAD_CONFIGURATION.into();
+        }
+    };
+    match run::run(config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(error = format!("{error:#}"), "the data plane ended");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Help and version are no errors.
+fn explain(error: &clap::Error) -> ExitCode {
+    let shown = error.print();
+    if error.use_stderr() || shown.is_err() {
+        BAD_CONFIGURATION.into()
+    } else {
+        ExitCode::SUCCESS
+    }
+}
+
+fn start_logging(filter: &str) -> Result<(), tracing_subscriber::filter::ParseError> {
+    let filter = tracing_subscriber::EnvFilter::try_new(filter)?;
+    tracing_subscriber::fmt()
+        .json()
+        .flatten_event(true)
+        .with_current_span(false)
+        .with_span_list(false)
+        .with_env_filter(filter)
+        .with_writer(std::io::stdout)
+        .init();
+    Ok(())
+}

@@ -1,0 +1,69 @@
+//! What the phases of a request need from the control plane. `PlaneClient` is it in production; component
+//! tests write their own.
+//!
+//! **Stance:** no method fails and none waits beyond its documented limit: whoever implements this decides
+//! locally when it must.
+
+mod plane_client;
+
+use std::future::Future;
+use std::sync::Arc;
+
+use tidegate_core::ids::{AttemptId, ProviderId};
+use tidegate_core::outcome::AttemptOutcome;
+use tidegate_core::time::Timestamp;
+use tidegate_plane_client::{Answer, Ask, Snapshot, Usage};
+
+/// The control plane as one request sees it.
+pub trait ControlPort: Send + Sync + 'static {
+    /// The id of the next attempt; each is handed out once.
+    fn next_attempt(&self) -> AttemptId;
+    /// The newest configuration, if there ever was one.
+    fn snapshot(&self) -> Option<Arc<Snapshot>>;
+    /// The store's time as known here.
+    fn now(&self) -> Timestamp;
+    /// The next step of a request, after at most 50 ms unless the request is managed (decision 54).
+    fn decide(&self, ask: Ask) -> impl Future<Output = Answer> + Send;
+    /// Queues a report; an urgent one is sent at once.
+    fn report(&self, report: AttemptOutcome, urgent: bool);
+    /// Queues a usage record.
+    fn record_usage(&self, usage: Usage);
+    /// Gives back what an attempt that is not sent may have been granted.
+    fn abandon(&self, attempt: AttemptId, provider: Option<ProviderId>);
+    /// Requests can be served (decision 55).
+    fn is_ready(&self) -> bool;
+}
+
+impl<T: ControlPort> ControlPort for Arc<T> {
+    fn next_attempt(&self) -> AttemptId {
+        T::next_attempt(self)
+    }
+
+    fn snapshot(&self) -> Option<Arc<Snapshot>> {
+        T::snapshot(self)
+    }
+
+    fn now(&self) -> Timestamp {
+        T::now(self)
+    }
+
+    fn decide(&self, ask: Ask) -> impl Future<Output = Answer> + Send {
+        T::decide(self, ask)
+    }
+
+    fn report(&self, report: AttemptOutcome, urgent: bool) {
+        T::report(self, report, urgent);
+    }
+
+    fn record_usage(&self, usage: Usage) {
+        T::record_usage(self, usage);
+    }
+
+    fn abandon(&self, attempt: AttemptId, provider: Option<ProviderId>) {
+        T::abandon(self, attempt, provider);
+    }
+
+    fn is_ready(&self) -> bool {
+        T::is_ready(self)
+    }
+}

@@ -1,0 +1,44 @@
+//! The real control plane.
+
+use std::sync::Arc;
+
+use tidegate_core::ids::{AttemptId, ProviderId};
+use tidegate_core::outcome::AttemptOutcome;
+use tidegate_core::time::Timestamp;
+use tidegate_plane_client::{Answer, Ask, PlaneClient, Snapshot, Usage};
+
+use super::ControlPort;
+
+impl ControlPort for PlaneClient {
+    fn next_attempt(&self) -> AttemptId {
+        Self::next_attempt(self)
+    }
+
+    fn snapshot(&self) -> Option<Arc<Snapshot>> {
+        Self::snapshot(self)
+    }
+
+    fn now(&self) -> Timestamp {
+        Self::now(self)
+    }
+
+    async fn decide(&self, ask: Ask) -> Answer {
+        Self::decide(self, ask).await
+    }
+
+    fn report(&self, report: AttemptOutcome, urgent: bool) {
+        Self::report(self, report, urgent);
+    }
+
+    fn record_usage(&self, usage: Usage) {
+        Self::record_usage(self, usage);
+    }
+
+    fn abandon(&self, attempt: AttemptId, provider: Option<ProviderId>) {
+        Self::abandon(self, attempt, provider);
+    }
+
+    fn is_ready(&self) -> bool {
+        Self::is_ready(self)
+    }
+}

@@ -1,0 +1,166 @@
+//! Paths, and what follows from them: the client's protocol, its error format, the upstream's path.
+
+use http::{HeaderMap, Method};
+use tidegate_core::config::Protocol;
+
+/// An endpoint that names a model and is sent upstream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Endpoint {
+    ChatCompletions,
+    Responses,
+    Embeddings,
+    Messages,
+}
+
+/// What a path is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Route {
+    /// Sent upstream.
+    Model(Endpoint),
+    /// The list of models.
+    Models,
+    /// The process lives.
+    Livez,
+    /// Requests can be served.
+    Readyz,
+    /// Metrics as text.
+    Metrics,
+}
+
+/// The shape of errors and lists that a client understands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    Openai,
+    Anthropic,
+}
+
+impl Route {
+    /// `/v1/*` and `/api/v1/*` are the same (`sessions-and-streams.md` §5.1).
+    pub(crate) fn find(path: &str) -> Option<Self> {
+        match path {
+            "/livez" => return Some(Self::Livez),
+            "/readyz" => return Some(Self::Readyz),
+            "/metrics" => return Some(Self::Metrics),
+            _ => {}
+        }
+        let rest = path.strip_prefix("/api").unwrap_or(path);
+        match rest.strip_prefix("/v1/")? {
+            "chat/completions" => Some(Self::Model(Endpoint::ChatCompletions)),
+            "responses" => Some(Self::Model(Endpoint::Responses)),
+            "embeddings" => Some(Self::Model(Endpoint::Embeddings)),
+            "messages" => Some(Self::Model(Endpoint::Messages)),
+            "models" => Some(Self::Models),
+            _ => None,
+        }
+    }
+
+    /// The one method it answers, apart from OPTIONS.
+    pub(crate) fn method(self) -> Method {
+        match self {
+            Self::Model(_) => Method::POST,
+            Self::Models | Self::Livez | Self::Readyz | Self::Metrics => Method::GET,
+        }
+    }
+
+    /// The methods for an `Allow` header.
+    pub(crate) fn allow(self) -> &'static str {
+        match self {
+            Self::Model(_) => "POST, OPTIONS",
+            Self::Models | Self::Livez | Self::Readyz | Self::Metrics => "GET, OPTIONS",
+        }
+    }
+}
+
+impl Endpoint {
+    /// Every endpoint.
+    pub(crate) const ALL: [Self; 4] = [
+        Self::ChatCompletions,
+        Self::Responses,
+        Self::Embeddings,
+        Self::Messages,
+    ];
+
+    /// What is appended to a provider's base URL.
+    pub(crate) fn path(self) -> &'static str {
+        match self {
+            Self::ChatCompletions => "/chat/completions",
+            Self::Responses => "/responses",
+            Self::Embeddings => "/embeddings",
+            Self::Messages => "/messages",
+        }
+    }
+
+    /// What the client speaks (decision 48).
+    pub(crate) fn protocol(self) -> Protocol {
+        match self {
+            Self::ChatCompletions | Self::Responses | Self::Embeddings => Protocol::Openai,
+            Self::Messages => Protocol::Anthropic,
+        }
+    }
+
+    /// How its errors look.
+    pub(crate) fn format(self) -> Format {
+        match self.protocol() {
+            Protocol::Openai => Format::Openai,
+            Protocol::Anthropic => Format::Anthropic,
+        }
+    }
+
+    /// Its name in logs and metrics.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::ChatCompletions => "chat_completions",
+            Self::Responses => "responses",
+            Self::Embeddings => "embeddings",
+            Self::Messages => "messages",
+        }
+    }
+}
+
+impl Format {
+    /// The format for paths that belong to no protocol: Anthropic's SDKs name their version in every request.
+    pub(crate) fn of_headers(headers: &HeaderMap) -> Self {
+        if headers.contains_key("anthropic-version") {
+            Self::Anthropic
+        } else {
+            Self::Openai
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_prefixes_lead_to_the_same_route() {
+        for (path, endpoint) in [
+            ("chat/completions", Endpoint::ChatCompletions),
+            ("responses", Endpoint::Responses),
+            ("embeddings", Endpoint::Embeddings),
+            ("messages", Endpoint::Messages),
+        ] {
+            for prefix in ["/v1/", "/api/v1/"] {
+                let found = Route::find(&format!("{prefix}{path}"));
+                assert_eq!(found, Some(Route::Model(endpoint)), "{prefix}{path}");
+            }
+        }
+        assert_eq!(Route::find("/v1/models"), Some(Route::Models));
+    }
+
+    #[test]
+    fn near_misses_lead_nowhere() {
+        for path in [
+            "/",
+            "/v1",
+            "/v1/",
+            "/v2/models",
+            "/api/models",
+            "/v1/models/",
+            "v1/models",
+            "/api/livez",
+        ] {
+            assert_eq!(Route::find(path), None, "{path}");
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! One request through all its phases: route, identify, read, parse, drive.
+
+mod admin;
+mod read;
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use futures::FutureExt as _;
+use http::header::{
+    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
+    ACCESS_CONTROL_MAX_AGE,
+};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use tidegate_core::routing::RequestFacts;
+use tokio::time::Instant;
+
+use crate::control_port::ControlPort;
+use crate::dispatch::Passed;
+use crate::drive::{Admitted, drive};
+use crate::endpoint::{Endpoint, Format, Route};
+use crate::identify;
+use crate::life::Life;
+use crate::metrics::RefusalLabels;
+use crate::models;
+use crate::proxy::{Shared, Surface};
+use crate::refusal::Refusal;
+use crate::reply::{ErrorContext, REQUEST_ID, ReplyBody, refuse};
+use crate::request::RequestBody;
+
+/// Limits of a head that are answered in the client's format; hyper's own are larger.
+const MAX_HEADERS: usize = 100;
+const MAX_HEAD_BYTES: usize = 32 * 1024;
+const ANYONE: HeaderValue = HeaderValue::from_static("*");
+
+/// Answers one request. A panic in a phase is answered with 500 and ends nothing but its request.
+pub(crate) async fn handle<C: ControlPort>(
+    shared: Arc<Shared<C>>,
+    surface: Surface,
+    request: Request<Incoming>,
+) -> Response<ReplyBody> {
+    let route = Route::find(request.uri().path()).filter(|route| surface.answers(*route));
+    let format = match route {
+        Some(Route::Model(endpoint)) => endpoint.format(),
+        _ => Format::of_headers(request.headers()),
+    };
+    let answered = {
+        let routed = AssertUnwindSafe(route_to(&shared, route, format, request)).catch_unwind();
+        let mut routed = std::pin::pin!(routed);
+        tokio::select! {
+            answered = routed.as_mut() => answered.unwrap_or(Err(Refusal::Internal)),
+            () = shared.end.cancelled() => Err(Refusal::ShuttingDown),
+        }
+    };
+    let mut response = answered.unwrap_or_else(|refusal| {
+        let labels = RefusalLabels {
+            code: refusal.kind().to_owned(),
+        };
+        shared.metrics.refusals.get_or_create(&labels).inc();
+        let request_id = shared.next_request_id();
+        tracing::info!(
+            target: "tidegate::access",
+            request_id,
+            status = refusal.status().as_u16(),
+            code = refusal.code(),
+            "request refused"
+        );
+        let mut response = refuse(format, &refusal, ErrorContext::default());
+        if let Ok(id) = HeaderValue::try_from(request_id) {
+            response.headers_mut().insert(REQUEST_ID, id);
+        }
+        response
+    });
+    response
+        .headers_mut()
+        .insert(ACCESS_CONTROL_ALLOW_ORIGIN, ANYONE);
+    response
+}
+
+async fn route_to<C: ControlPort>(
+    shared: &Arc<Shared<C>>,
+    route: Option<Route>,
+    format: Format,
+    request: Request<Incoming>,
+) -> Result<Response<ReplyBody>, Refusal> {
+    let begun = Instant::now();
+    let route = route.ok_or(Refusal::UnknownPath)?;
+    check_head(request.headers())?;
+    if request.method() == Method::OPTIONS {
+        return Ok(preflight(route));
+    }
+    if request.method() != route.method() {
+        return Err(Refusal::MethodNotAllowed {
+            allow: route.allow(),
+        });
+    }
+    match route {
+        Route::Livez => Ok(admin::livez()),
+        Route::Readyz => Ok(admin::readyz(shared.is_ready())),
+        Route::Metrics => admin::metrics(&shared.registry.read()),
+        Route::Models => {
+            let snapshot = shared.control.snapshot().ok_or(Refusal::NotConfigured)?;
+            let always = shared.limits.require_key;
+            let key = identify::key(request.headers(), &snapshot.config, always)?;
+            Ok(models::list(format, &snapshot.config, key.as_deref()))
+        }
+        Route::Model(endpoint) => ask(shared, endpoint, request, begun).await,
+    }
+}
+
+/// A request that names a model.
+async fn ask<C: ControlPort>(
+    shared: &Arc<Shared<C>>,
+    endpoint: Endpoint,
+    request: Request<Incoming>,
+    begun: Instant,
+) -> Result<Response<ReplyBody>, Refusal> {
+    let (head, body) = request.into_parts();
+    let key = {
+        let snapshot = shared.control.snapshot().ok_or(Refusal::NotConfigured)?;
+        identify::key(&head.headers, &snapshot.config, shared.limits.require_key)?
+    };
+    let forced_connection = identify::forced_connection(&head.headers)?;
+    let bytes = read::body(&head.headers, body, &shared.limits).await?;
+    let body = RequestBody::parse(bytes, endpoint == Endpoint::Responses)?;
+    let facts = Arc::new(RequestFacts {
+        key,
+        model: body.model.clone(),
+        protocol: endpoint.protocol(),
+        forced_connection,
+    });
+    let life = Life::begin(
+        Arc::clone(shared),
+        shared.next_request_id(),
+        endpoint,
+        Arc::clone(&facts),
+        body.stream,
+        begun,
+    );
+    let admitted = Admitted {
+        endpoint,
+        passed: Passed::take(endpoint, &head.headers, &head.uri),
+        body,
+        facts,
+    };
+    Ok(drive(Arc::clone(shared), admitted, life).await)
+}
+
+fn check_head(headers: &HeaderMap) -> Result<(), Refusal> {
+    let bytes = headers
+        .iter()
+        .map(|(name, value)| name.as_str().len().saturating_add(value.len()))
+        .fold(0, usize::saturating_add);
+    if headers.len() > MAX_HEADERS || bytes > MAX_HEAD_BYTES {
+        return Err(Refusal::HeadersTooLarge);
+    }
+    Ok(())
+}
+
+/// For browsers that ask before they ask (`sessions-and-streams.md` §5.1).
+fn preflight(route: Route) -> Response<ReplyBody> {
+    let mut response = Response::new(ReplyBody::empty());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    let headers = response.headers_mut();
+    headers.insert(
+        ACCESS_CONTROL_ALLOW_METHODS,
+        HeaderValue::from_static(route.allow()),
+    );
+    headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, ANYONE_AND_KEYS);
+    headers.insert(ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("86400"));
+    response
+}
+
+/// The star does not cover `Authorization`.
+const ANYONE_AND_KEYS: HeaderValue = HeaderValue::from_static("*, authorization");
+
+impl Surface {
+    fn answers(self, route: Route) -> bool {
+        let is_admin = matches!(route, Route::Livez | Route::Readyz | Route::Metrics);
+        match self {
+            Self::Everything => true,
+            Self::Clients => !is_admin,
+            Self::Admin => is_admin,
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! The end of a request happens once, however it comes (`sessions-and-streams.md` §4.7).
+//!
+//! A [`Life`] goes with its request from the first decision to the last byte. It knows what is open: an attempt
+//! that was asked for but not sent, one that is in flight without a verdict, a failure that nobody reported yet.
+//! [`Life::end`] closes it; if the request is dropped instead (the client left, a phase panicked, a drain cut
+//! it off), the drop closes it. Either way every attempt is reported, every grant given back, and the request
+//! counted and logged, once.
+
+mod trace;
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use http::StatusCode;
+use tidegate_core::ids::AttemptId;
+use tidegate_core::outcome::{AttemptOutcome, LocalFault, Outcome};
+use tidegate_core::routing::RequestFacts;
+use tidegate_plane_client::{Answer, Dispatch, LastFailure, Step, Usage};
+use tokio::time::Instant;
+
+use crate::control_port::ControlPort;
+use crate::endpoint::Endpoint;
+use crate::metrics::{
+    AttemptEnd, AttemptLabels, DecidedBy, DecidedStep, DecisionLabels, EndpointLabels, RequestEnd,
+    RequestLabels,
+};
+use crate::proxy::Shared;
+use crate::sse::Tokens;
+use trace::Trace;
+
+/// An attempt that was sent.
+#[derive(Debug)]
+struct InFlight {
+    dispatch: Box<Dispatch>,
+    sent: Instant,
+    /// Its success was reported; a later failure is a second report (decision 8).
+    ready: bool,
+}
+
+/// How a request ended, apart from being dropped.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Ending {
+    /// The client was handed a whole answer.
+    Answered,
+    /// A stream began well and failed; the client was told in-band.
+    BrokenStream,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct Life<C: ControlPort> {
+    shared: Arc<Shared<C>>,
+    pub(crate) request_id: String,
+    endpoint: Endpoint,
+    facts: Arc<RequestFacts>,
+    stream: bool,
+    begun: Instant,
+    asking: Option<AttemptId>,
+    in_flight: Option<InFlight>,
+    failed: Option<LastFailure>,
+    combo: bool,
+    any_local: bool,
+    traces: Vec<Trace>,
+    /// What the client was told; unset until an answer began.
+    status: Option<StatusCode>,
+    code: Option<String>,
+    tokens: Tokens,
+    ended: Option<Ending>,
+}
+
+impl<C: ControlPort> Life<C> {
+    pub(crate) fn begin(
+        shared: Arc<Shared<C>>,
+        request_id: String,
+        endpoint: Endpoint,
+        facts: Arc<RequestFacts>,
+        stream: bool,
+        begun: Instant,
+    ) -> Self {
+        shared.metrics.requests_in_flight.inc();
+        Self {
+            shared,
+            request_id,
+            endpoint,
+            facts,
+            stream,
+            begun,
+            asking: None,
+            in_flight: None,
+            failed: None,
+            combo: false,
+            any_local: false,
+            traces: Vec::new(),
+            status: None,
+            code: None,
+            tokens: Tokens::default(),
+            ended: None,
+        }
+    }
+
+    /// `provider/model` of each attempt so far.
+    pub(crate) fn attempt_order(&self) -> Vec<String> {
+        self.traces.iter().map(Trace::target).collect()
+    }
+
+    /// How many attempts were sent.
+    pub(crate) fn attempts(&self) -> usize {
+        self.traces.len()
+    }
+
+    /// Time since the request began, in ms.
+    pub(crate) fn elapsed_ms(&self) -> u64 {
+        millis(self.begun, Instant::now())
+    }
+
+    /// An attempt is asked for; from now on something may be granted to it.
+    pub(crate) fn asks(&mut self, attempt: AttemptId) {
+        self.asking = Some(attempt);
+    }
+
+    /// The answer came. The failure that led to the question is now reported, since it is known how the
+    /// request goes on.
+    pub(crate) fn hears(&mut self, answer: &Answer) {
+        self.combo = answer.combo;
+        self.any_local |= answer.local;
+        self.report_failure(answer.next_target_same_provider);
+        let step = match &answer.decision {
+            Step::Dispatch(_) => DecidedStep::Dispatch,
+            Step::Wait { .. } => DecidedStep::Wait,
+            Step::Reject(_) => DecidedStep::Reject,
+        };
+        if step != DecidedStep::Wait {
+            self.asking = None;
+        }
+        let by = if answer.local {
+            DecidedBy::Local
+        } else {
+            DecidedBy::ControlPlane
+        };
+        let labels = DecisionLabels { step, by };
+        self.shared.metrics.decisions.get_or_create(&labels).inc();
+    }
+
+    /// The attempt goes out.
+    pub(crate) fn sends(&mut self, dispatch: Box<Dispatch>) {
+        let now = Instant::now();
+        self.traces.push(Trace::new(&dispatch.attempt));
+        self.in_flight = Some(InFlight {
+            dispatch,
+            sent: now,
+            ready: false,
+        });
+    }
+
+    /// The attempt succeeded: its first ready event, or its whole body, is here.
+    pub(crate) fn succeeds(&mut self) {
+        let Some(in_flight) = self.in_flight.as_mut().filter(|flight| !flight.ready) else {
+            return;
+        };
+        in_flight.ready = true;
+        let ready_ms = millis(in_flight.sent, Instant::now());
+        let seconds = in_flight.sent.elapsed().as_secs_f64();
+        self.shared.metrics.ready_seconds.observe(seconds);
+        let dispatch = &in_flight.dispatch;
+        let urgent = dispatch.attempt.probe || dispatch.report_at_readiness;
+        let report = AttemptOutcome {
+            attempt: dispatch.attempt.clone(),
+            outcome: Outcome::Success,
+            occurred_at: self.shared.control.now(),
+            next_target_same_provider: false,
+            combo: self.combo,
+            count: 1,
+        };
+        if let Some(trace) = self.traces.last_mut() {
+            trace.ends("success", ready_ms);
+        }
+        self.report(report, urgent);
+    }
+
+    /// The attempt failed before anything of it reached the client. The report waits for the next decision.
+    pub(crate) fn fails(&mut self, outcome: Outcome) -> Option<LastFailure> {
+        let in_flight = self.in_flight.take()?;
+        if let Some(trace) = self.traces.last_mut() {
+            trace.fails(&outcome, millis(in_flight.sent, Instant::now()));
+        }
+        let failure = LastFailure {
+            pass: in_flight.dispatch.pass,
+            target: in_flight.dispatch.target,
+            attempt: in_flight.dispatch.attempt,
+            outcome,
+            occurred_at: self.shared.control.now(),
+        };
+        self.failed = Some(failure.clone());
+        Some(failure)
+    }
+
+    /// The answer to the client begins.
+    pub(crate) fn answers(&mut self, status: StatusCode, code: Option<&str>) {
+        self.status = Some(status);
+        self.code = code.map(str::to_owned);
+    }
+
+    /// A stream that had begun well failed.
+    pub(crate) fn breaks(&mut self, outcome: Outcome) {
+        let Some(in_flight) = self.in_flight.as_ref() else {
+            return;
+        };
+        if let Some(trace) = self.traces.last_mut() {
+            trace.fails(&outcome, millis(in_flight.sent, Instant::now()));
+        }
+        let report = AttemptOutcome {
+            attempt: in_flight.dispatch.attempt.clone(),
+            outcome,
+            occurred_at: self.shared.control.now(),
+            next_target_same_provider: false,
+            combo: self.combo,
+            count: 1,
+        };
+        self.report(report, true);
+    }
+
+    /// What is known of the usage; later words win.
+    pub(crate) fn uses(&mut self, tokens: Tokens) {
+        self.tokens = tokens;
+    }
+
+    /// The request is over.
+    pub(crate) fn end(mut self, ending: Ending) {
+        self.ended = Some(ending);
+    }
+
+    fn report(&self, report: AttemptOutcome, urgent: bool) {
+        let outcome = AttemptEnd::of(&report.outcome);
+        let labels = AttemptLabels { outcome };
+        self.shared.metrics.attempts.get_or_create(&labels).inc();
+        self.shared.control.report(report, urgent);
+    }
+
+    fn report_failure(&mut self, next_target_same_provider: bool) {
+        let Some(failure) = self.failed.take() else {
+            return;
+        };
+        let report = AttemptOutcome {
+            attempt: failure.attempt,
+            outcome: failure.outcome,
+            occurred_at: failure.occurred_at,
+            next_target_same_provider,
+            combo: self.combo,
+            count: 1,
+        };
+        self.report(report, true);
+    }
+
+    /// What an attempt without a verdict ended as: whatever it was, it was not the upstream.
+    fn cut_off(&self) -> Outcome {
+        if std::thread::panicking() {
+            Outcome::Local(LocalFault::Internal)
+        } else if self.shared.end.is_cancelled() {
+            Outcome::Local(LocalFault::ExecutionExpired)
+        } else {
+            Outcome::ClientAbort
+        }
+    }
+
+    fn close_attempts(&mut self) {
+        self.report_failure(false);
+        if let Some(attempt) = self.asking.take() {
+            self.shared.control.abandon(attempt, None);
+        }
+        let Some(in_flight) = self.in_flight.take() else {
+            return;
+        };
+        let attempt = in_flight.dispatch.attempt;
+        if in_flight.ready {
+            self.shared.control.record_usage(Usage {
+                attempt: attempt.id,
+                at: self.shared.control.now(),
+                provider: attempt.provider,
+                connection: attempt.connection,
+                model: attempt.model,
+                key: self.facts.key.as_ref().map(|key| key.id.clone()),
+                input_tokens: self.tokens.input,
+                output_tokens: self.tokens.output,
+            });
+            return;
+        }
+        let outcome = self.cut_off();
+        if let Some(trace) = self.traces.last_mut() {
+            trace.fails(&outcome, millis(in_flight.sent, Instant::now()));
+        }
+        let urgent = attempt.probe || in_flight.dispatch.report_at_readiness;
+        let report = AttemptOutcome {
+            attempt,
+            outcome,
+            occurred_at: self.shared.control.now(),
+            next_target_same_provider: false,
+            combo: self.combo,
+            count: 1,
+        };
+        self.report(report, urgent);
+    }
+
+    fn request_end(&self) -> RequestEnd {
+        match (self.ended, self.status) {
+            (Some(Ending::BrokenStream), _) => RequestEnd::BrokenStream,
+            (Some(Ending::Answered), Some(status)) if status.is_server_error() => {
+                RequestEnd::ServerError
+            }
+            (Some(Ending::Answered), Some(status)) if status.is_client_error() => {
+                RequestEnd::ClientError
+            }
+            (Some(Ending::Answered), _) => RequestEnd::Complete,
+            (None, _) if std::thread::panicking() => RequestEnd::ServerError,
+            (None, _) => RequestEnd::ClientAbort,
+        }
+    }
+
+    fn count_and_log(&self) {
+        let metrics = &self.shared.metrics;
+        let (endpoint, end) = (self.endpoint, self.request_end());
+        metrics.requests_in_flight.dec();
+        metrics
+            .requests
+            .get_or_create(&RequestLabels { endpoint, end })
+            .inc();
+        metrics
+            .request_seconds
+            .get_or_create(&EndpointLabels { endpoint })
+            .observe(self.begun.elapsed().as_secs_f64());
+        let mut attempts = String::new();
+        for trace in &self.traces {
+            // Writing to a string cannot fail.
+            let _written = write!(attempts, "{trace};");
+        }
+        tracing::info!(
+            target: "tidegate::access",
+            request_id = self.request_id,
+            endpoint = endpoint.name(),
+            model = self.facts.model,
+            key = self.facts.key.as_ref().map(|key| key.id.as_str()),
+            stream = self.stream,
+            status = self.status.map(|status| status.as_u16()),
+            code = self.code.as_deref(),
+            end = ?end,
+            attempts,
+            local = self.any_local,
+            duration_ms = self.elapsed_ms(),
+            input_tokens = self.tokens.input,
+            output_tokens = self.tokens.output,
+            "request"
+        );
+    }
+}
+
+impl<C: ControlPort> Drop for Life<C> {
+    fn drop(&mut self) {
+        self.close_attempts();
+        self.count_and_log();
+    }
+}
+
+fn millis(from: Instant, to: Instant) -> u64 {
+    u64::try_from(to.saturating_duration_since(from).as_millis()).unwrap_or(u64::MAX)
+}

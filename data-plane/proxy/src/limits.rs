@@ -1,0 +1,44 @@
+//! What a proxy accepts and how long it waits for its clients.
+
+use std::time::Duration;
+
+use tidegate_core::ids::EgressId;
+
+/// Settings of one proxy. [`Limits::default`] is what the binary starts with.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// A key is required even when the configuration names none (`REQUIRE_API_KEY`).
+    pub require_key: bool,
+    /// Longest request body, in bytes.
+    pub max_body_bytes: usize,
+    /// Longest answer that is not a stream, in bytes.
+    pub max_answer_bytes: usize,
+    /// Time for a client to send its request head.
+    pub head_time: Duration,
+    /// Time for a client to send its request body.
+    pub body_time: Duration,
+    /// How long a client may refuse to read before its connection is closed.
+    pub stall_time: Duration,
+    /// Client connections at once; further ones wait in the kernel's queue.
+    pub max_connections: usize,
+    /// Requests that may wait for a cooldown at once (decision 28).
+    pub max_waiting: usize,
+    /// Identity under which this proxy's requests leave (decision 23).
+    pub egress: Option<EgressId>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            require_key: false,
+            max_body_bytes: 10 * 1024 * 1024,
+            max_answer_bytes: 64 * 1024 * 1024,
+            head_time: Duration::from_secs(30),
+            body_time: Duration::from_secs(60),
+            stall_time: Duration::from_secs(120),
+            max_connections: 10_000,
+            max_waiting: 1_000,
+            egress: None,
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Everything the proxy counts, as one typed tree. Labels are closed sets; the first scrape shows every series
+//! of a dense set at zero.
+
+use std::fmt::Write as _;
+
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+use tidegate_core::outcome::Outcome;
+
+use crate::endpoint::Endpoint;
+
+/// The metrics of one proxy. Cheap to clone; clones count together.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    pub(crate) requests: Family<RequestLabels, Counter>,
+    pub(crate) request_seconds: Family<EndpointLabels, Histogram, fn() -> Histogram>,
+    pub(crate) requests_in_flight: Gauge,
+    pub(crate) refusals: Family<RefusalLabels, Counter>,
+    pub(crate) attempts: Family<AttemptLabels, Counter>,
+    pub(crate) ready_seconds: Histogram,
+    pub(crate) decisions: Family<DecisionLabels, Counter>,
+    pub(crate) decide_seconds: Histogram,
+    pub(crate) streams_open: Gauge,
+    pub(crate) connections: Gauge,
+}
+
+/// How a request ended for its client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum RequestEnd {
+    /// Status below 400, body whole.
+    Complete,
+    /// Status from 400 to 499.
+    ClientError,
+    /// Status from 500.
+    ServerError,
+    /// A stream that began well and failed.
+    BrokenStream,
+    /// The client left.
+    ClientAbort,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct RequestLabels {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) end: RequestEnd,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct EndpointLabels {
+    pub(crate) endpoint: Endpoint,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct RefusalLabels {
+    /// From [`crate::refusal::Refusal::kind`], a closed set.
+    pub(crate) code: String,
+}
+
+/// How an attempt ended, one word per variant of [`Outcome`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum AttemptEnd {
+    Success,
+    Response,
+    Transport,
+    Stream,
+    Local,
+    ClientAbort,
+}
+
+impl AttemptEnd {
+    pub(crate) fn of(outcome: &Outcome) -> Self {
+        match outcome {
+            Outcome::Success => Self::Success,
+            Outcome::Response(_) => Self::Response,
+            Outcome::Transport(_) => Self::Transport,
+            Outcome::Stream(_) => Self::Stream,
+            Outcome::Local(_) => Self::Local,
+            Outcome::ClientAbort => Self::ClientAbort,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct AttemptLabels {
+    pub(crate) outcome: AttemptEnd,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum DecidedStep {
+    Dispatch,
+    Wait,
+    Reject,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum DecidedBy {
+    ControlPlane,
+    Local,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct DecisionLabels {
+    pub(crate) step: DecidedStep,
+    pub(crate) by: DecidedBy,
+}
+
+impl EncodeLabelValue for Endpoint {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), std::fmt::Error> {
+        encoder.write_str(self.name())
+    }
+}
+
+/// The words of a closed set as they stand in labels.
+macro_rules! label_words {
+    ($kind:ident { $($variant:ident => $word:literal,)+ }) => {
+        impl EncodeLabelValue for $kind {
+            fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), std::fmt::Error> {
+                encoder.write_str(match self {
+                    $(Self::$variant => $word,)+
+                })
+            }
+        }
+
+        impl $kind {
+            const ALL: &[Self] = &[$(Self::$variant,)+];
+        }
+    };
+}
+
+label_words!(RequestEnd {
+    Complete => "complete",
+    ClientError => "client_error",
+    ServerError => "server_error",
+    BrokenStream => "broken_stream",
+    ClientAbort => "client_abort",
+});
+label_words!(AttemptEnd {
+    Success => "success",
+    Response => "response",
+    Transport => "transport",
+    Stream => "stream",
+    Local => "local",
+    ClientAbort => "client_abort",
+});
+label_words!(DecidedStep {
+    Dispatch => "dispatch",
+    Wait => "wait",
+    Reject => "reject",
+});
+label_words!(DecidedBy {
+    ControlPlane => "control_plane",
+    Local => "local",
+});
+
+/// One of something that is counted while it exists, however it ends.
+#[derive(Debug)]
+pub(crate) struct Counted(Gauge);
+
+impl Counted {
+    pub(crate) fn new(gauge: &Gauge) -> Self {
+        gauge.inc();
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+/// From 1 ms to about 4 minutes.
+fn request_buckets() -> Histogram {
+    Histogram::new(exponential_buckets(0.001, 2.0, 18))
+}
+
+impl Metrics {
+    /// Makes the metrics and names them in `registry`.
+    pub fn register(registry: &mut Registry) -> Self {
+        let metrics = Self {
+            requests: Family::default(),
+            request_seconds: Family::new_with_constructor(request_buckets as fn() -> Histogram),
+            requests_in_flight: Gauge::default(),
+            refusals: Family::default(),
+            attempts: Family::default(),
+            ready_seconds: request_buckets(),
+            decisions: Family::default(),
+            decide_seconds: Histogram::new(exponential_buckets(0.000_1, 2.0, 14)),
+            streams_open: Gauge::default(),
+            connections: Gauge::default(),
+        };
+        metrics.begin_at_zero();
+        metrics.name_in(registry.sub_registry_with_prefix("tidegate_dp"));
+        metrics
+    }
+
+    fn begin_at_zero(&self) {
+        for endpoint in Endpoint::ALL {
+            drop(
+                self.request_seconds
+                    .get_or_create(&EndpointLabels { endpoint }),
+            );
+            for &end in RequestEnd::ALL {
+                drop(
+                    self.requests
+                        .get_or_create(&RequestLabels { endpoint, end }),
+                );
+            }
+        }
+        for &outcome in AttemptEnd::ALL {
+            drop(self.attempts.get_or_create(&AttemptLabels { outcome }));
+        }
+        for &step in DecidedStep::ALL {
+            for &by in DecidedBy::ALL {
+                drop(self.decisions.get_or_create(&DecisionLabels { step, by }));
+            }
+        }
+    }
+
+    fn name_in(&self, registry: &mut Registry) {
+        registry.register(
+            "requests",
+            "Requests by endpoint and end",
+            self.requests.clone(),
+        );
+        registry.register(
+            "request_seconds",
+            "Time from the request's head to the end of its answer",
+            self.request_seconds.clone(),
+        );
+        registry.register(
+            "requests_in_flight",
+            "Requests whose answer has not ended",
+            self.requests_in_flight.clone(),
+        );
+        registry.register(
+            "refusals",
+            "Answers of our own by code",
+            self.refusals.clone(),
+        );
+        registry.register(
+            "attempts",
+            "Upstream attempts by outcome",
+            self.attempts.clone(),
+        );
+        registry.register(
+            "ready_seconds",
+            "Time from dispatch to readiness of successful attempts",
+            self.ready_seconds.clone(),
+        );
+        registry.register(
+            "decisions",
+            "Decisions by step and maker",
+            self.decisions.clone(),
+        );
+        registry.register(
+            "decide_seconds",
+            "Time a decision took, wherever it was made",
+            self.decide_seconds.clone(),
+        );
+        registry.register(
+            "streams_open",
+            "Streams that are being passed on",
+            self.streams_open.clone(),
+        );
+        registry.register(
+            "connections",
+            "Open client connections",
+            self.connections.clone(),
+        );
+    }
+}

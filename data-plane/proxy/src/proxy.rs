@@ -1,0 +1,148 @@
+//! One proxy: what all its requests share, and how it starts and ends.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::RwLock;
+use prometheus_client::registry::Registry;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::control_port::ControlPort;
+use crate::limits::Limits;
+use crate::metrics::Metrics;
+use crate::server;
+use crate::upstream::Upstream;
+
+/// Time for clients to take the in-band error of a stream that was ended by a drain.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// What a listener answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Surface {
+    /// Clients' paths and the process's own.
+    Everything,
+    /// `/v1/*` and `/api/v1/*` only.
+    Clients,
+    /// `/livez`, `/readyz` and `/metrics` only.
+    Admin,
+}
+
+/// A proxy that serves any number of listeners until it is drained.
+#[derive(Debug)]
+pub struct Proxy<C> {
+    shared: Arc<Shared<C>>,
+}
+
+/// What all requests of a proxy share.
+#[derive(Debug)]
+pub(crate) struct Shared<C> {
+    pub(crate) control: C,
+    pub(crate) upstream: Upstream,
+    pub(crate) limits: Limits,
+    pub(crate) metrics: Metrics,
+    pub(crate) registry: Arc<RwLock<Registry>>,
+    /// Room for requests that wait for a cooldown.
+    pub(crate) waiting: Semaphore,
+    /// Room for client connections.
+    pub(crate) connections: Arc<Semaphore>,
+    /// Connections and everything they started.
+    pub(crate) tasks: TaskTracker,
+    /// No new connections and no further requests on old ones.
+    pub(crate) stop: CancellationToken,
+    /// What still runs ends now.
+    pub(crate) end: CancellationToken,
+    draining: AtomicBool,
+    request_prefix: u32,
+    request_number: AtomicU64,
+}
+
+/// Why a proxy could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// TLS towards providers.
+    #[error("TLS cannot be set up: {0}")]
+    Tls(#[from] rustls::Error),
+}
+
+impl<C: ControlPort> Proxy<C> {
+    /// Makes a proxy. Its metrics are added to `registry`, which `/metrics` shows.
+    ///
+    /// # Errors
+    /// When TLS towards providers cannot be set up.
+    pub fn new(
+        control: C,
+        limits: Limits,
+        registry: Arc<RwLock<Registry>>,
+    ) -> Result<Self, StartError> {
+        let metrics = Metrics::register(&mut registry.write());
+        let shared = Shared {
+            control,
+            upstream: Upstream::new()?,
+            waiting: Semaphore::new(limits.max_waiting.min(Semaphore::MAX_PERMITS)),
+            connections: Arc::new(Semaphore::new(
+                limits.max_connections.min(Semaphore::MAX_PERMITS),
+            )),
+            limits,
+            metrics,
+            registry,
+            tasks: TaskTracker::new(),
+            stop: CancellationToken::new(),
+            end: CancellationToken::new(),
+            draining: AtomicBool::new(false),
+            request_prefix: rand::random(),
+            request_number: AtomicU64::new(0),
+        };
+        Ok(Self {
+            shared: Arc::new(shared),
+        })
+    }
+
+    /// Accepts connections until [`Proxy::drain`] is called.
+    pub async fn serve(&self, listener: TcpListener, surface: Surface) {
+        server::accept(&self.shared, listener, surface).await;
+    }
+
+    /// Readiness goes off; connections are still accepted, so that balancers can notice.
+    pub fn announce_drain(&self) {
+        self.shared.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Stops accepting, lets what runs finish within `grace`, ends the rest with the in-band error, and
+    /// returns when no connection is left, at most two seconds after `grace`.
+    pub async fn drain(&self, grace: Duration) {
+        self.announce_drain();
+        self.shared.stop.cancel();
+        self.shared.tasks.close();
+        if tokio::time::timeout(grace, self.shared.tasks.wait())
+            .await
+            .is_err()
+        {
+            self.shared.end.cancel();
+            let rest = tokio::time::timeout(LAST_WORDS, self.shared.tasks.wait()).await;
+            if rest.is_err() {
+                let connections = self.shared.tasks.len();
+                tracing::warn!(
+                    connections,
+                    "connections were cut off at the end of the drain"
+                );
+            }
+        }
+    }
+}
+
+impl<C: ControlPort> Shared<C> {
+    /// Requests can be served (decision 55).
+    pub(crate) fn is_ready(&self) -> bool {
+        !self.draining.load(Ordering::Relaxed) && self.control.is_ready()
+    }
+
+    /// A name for a request, unique enough to find it in the logs of a fleet.
+    pub(crate) fn next_request_id(&self) -> String {
+        let number = self.request_number.fetch_add(1, Ordering::Relaxed);
+        format!("req_{:08x}{number:08x}", self.request_prefix)
+    }
+}

@@ -1,0 +1,17 @@
+//! Answers for clients: bodies, and errors in the client's own format.
+
+mod body;
+mod error;
+
+pub(crate) use body::ReplyBody;
+pub(crate) use error::{ErrorContext, in_band, refuse};
+
+use http::{HeaderName, HeaderValue};
+
+/// Contract headers of every answer to a request that names a model (decision 49, `sessions-and-streams.md` §5.1).
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-omniroute-request-id");
+pub(crate) const PROVIDER: HeaderName = HeaderName::from_static("x-omniroute-provider");
+pub(crate) const DECISION: HeaderName = HeaderName::from_static("x-omniroute-decision");
+pub(crate) const FALLBACK_ATTEMPTS: HeaderName =
+    HeaderName::from_static("x-omniroute-fallback-attempts");
+pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json");

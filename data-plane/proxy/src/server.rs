@@ -1,0 +1,150 @@
+//! Accepting: sockets, connections, and their limits.
+//!
+//! | what a client may do wrong | what happens |
+//! |---|---|
+//! | send nothing, or its head too slowly | the connection is closed after `head_time` |
+//! | send more header than hyper takes | hyper answers 431 |
+//! | refuse to read | the connection is closed after `stall_time` |
+//! | open too many connections | they wait in the kernel's queue |
+
+mod io;
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use http::Request;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::task::TaskTracker;
+
+use crate::control_port::ControlPort;
+use crate::handle;
+use crate::metrics::Counted;
+use crate::proxy::{Shared, Surface};
+use io::PatientIo;
+
+/// Pause after an accept that failed for lack of something, so that the loop does not spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// What hyper itself refuses. Our own, smaller limits answer in the client's format.
+const MAX_HEADERS: usize = 256;
+const MAX_HEAD_BYTES: usize = 128 * 1024;
+const MAX_HTTP2_HEAD_BYTES: u32 = 128 * 1024;
+const MAX_STREAMS: u32 = 256;
+const HTTP2_WINDOW: u32 = 1024 * 1024;
+const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(10);
+const KEEP_ALIVE_TIME: Duration = Duration::from_secs(5);
+
+/// Runs what hyper starts where a drain can await it.
+#[derive(Clone, Debug)]
+struct Tracked(TaskTracker);
+
+impl<F> hyper::rt::Executor<F> for Tracked
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    fn execute(&self, future: F) {
+        self.0.spawn(future);
+    }
+}
+
+/// Accepts until the proxy stops.
+pub(crate) async fn accept<C: ControlPort>(
+    shared: &Arc<Shared<C>>,
+    listener: TcpListener,
+    surface: Surface,
+) {
+    let builder = Arc::new(builder(shared));
+    loop {
+        let room = Arc::clone(&shared.connections).acquire_owned();
+        let accepted = async {
+            let room = room.await;
+            (room, listener.accept().await)
+        };
+        let (room, accepted) = tokio::select! {
+            () = shared.stop.cancelled() => return,
+            accepted = accepted => accepted,
+        };
+        let Ok(room) = room else {
+            return;
+        };
+        match accepted {
+            Ok((stream, _peer)) => {
+                let (shared, builder) = (Arc::clone(shared), Arc::clone(&builder));
+                shared.tasks.clone().spawn(async move {
+                    let _open = (Counted::new(&shared.metrics.connections), room);
+                    serve(&shared, &builder, stream, surface).await;
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+fn builder<C: ControlPort>(shared: &Shared<C>) -> Builder<Tracked> {
+    let mut builder = Builder::new(Tracked(shared.tasks.clone()));
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(shared.limits.head_time)
+        .max_headers(MAX_HEADERS)
+        .max_buf_size(MAX_HEAD_BYTES)
+        .pipeline_flush(true);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_header_list_size(MAX_HTTP2_HEAD_BYTES)
+        .max_concurrent_streams(MAX_STREAMS)
+        .initial_stream_window_size(HTTP2_WINDOW)
+        .initial_connection_window_size(HTTP2_WINDOW)
+        .keep_alive_interval(KEEP_ALIVE_EVERY)
+        .keep_alive_timeout(KEEP_ALIVE_TIME);
+    builder
+}
+
+async fn serve<C: ControlPort>(
+    shared: &Arc<Shared<C>>,
+    builder: &Builder<Tracked>,
+    stream: TcpStream,
+    surface: Surface,
+) {
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "a connection was gone before it was served");
+        return;
+    }
+    let asked = Arc::new(AtomicBool::new(false));
+    let service = service_fn(|request: Request<Incoming>| {
+        asked.store(true, Ordering::Relaxed);
+        let shared = Arc::clone(shared);
+        async move { Ok::<_, Infallible>(handle::handle(shared, surface, request).await) }
+    });
+    let io = TokioIo::new(PatientIo::new(stream, shared.limits.stall_time));
+    let connection = builder.serve_connection(io, service);
+    let mut connection = std::pin::pin!(connection);
+    // hyper watches the time of a head only once it knows the HTTP version.
+    let mut silence = std::pin::pin!(tokio::time::sleep(shared.limits.head_time));
+    let mut stopping = false;
+    loop {
+        tokio::select! {
+            ended = connection.as_mut() => {
+                if let Err(error) = ended {
+                    tracing::debug!(error, "a connection ended with an error");
+                }
+                return;
+            }
+            () = shared.stop.cancelled(), if !stopping => {
+                stopping = true;
+                connection.as_mut().graceful_shutdown();
+            }
+            () = silence.as_mut(), if !asked.load(Ordering::Relaxed) => return,
+        }
+    }
+}

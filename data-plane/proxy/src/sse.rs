@@ -1,0 +1,11 @@
+//! Server-sent events, understood just enough: where an event ends, and what it means for readiness, idle
+//! time, the end of the stream and usage. The bytes themselves are never changed.
+
+mod judge;
+mod scan;
+mod shapes;
+mod tokens;
+
+pub(crate) use judge::{Class, Dialect, End, Judge};
+pub(crate) use scan::{Event, MAX_EVENT_BYTES, Scanner};
+pub(crate) use tokens::Tokens;

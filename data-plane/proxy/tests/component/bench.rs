@@ -1,0 +1,144 @@
+//! A proxy with fake providers behind it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::RwLock;
+use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
+use tidegate_core::config::Document;
+use tidegate_fake_upstream::FakeUpstream;
+use tidegate_plane_client::Deadlines;
+use tidegate_proxy::{Limits, Proxy, Surface};
+use tokio::net::TcpListener;
+use tokio_util::task::TaskTracker;
+
+use crate::client::Client;
+use crate::fake_control::FakeControl;
+
+/// Waits for conditions give up after this.
+pub const LIMIT: Duration = Duration::from_secs(10);
+
+/// The key of [`Bench`]'s only client.
+pub const KEY: &str = "sk-client-key";
+
+/// Two OpenAI providers `one` and `two`, an Anthropic one `ant`, each with one connection `<provider>-a`; the combo
+/// `duo` is `one/m` and then `two/m`, with neither retries nor waits.
+pub struct Bench {
+    pub one: FakeUpstream,
+    pub two: FakeUpstream,
+    pub ant: FakeUpstream,
+    pub control: Arc<FakeControl>,
+    pub proxy: Arc<Proxy<Arc<FakeControl>>>,
+    pub addr: SocketAddr,
+    pub client: Client,
+    pub tasks: TaskTracker,
+}
+
+/// What tests may choose.
+pub struct Options {
+    pub limits: Limits,
+    pub deadlines: Deadlines,
+    pub keys: bool,
+    /// Requests wait for cooldowns.
+    pub waits: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            limits: Limits::default(),
+            deadlines: Deadlines::default(),
+            keys: true,
+            waits: false,
+        }
+    }
+}
+
+impl Bench {
+    pub async fn start() -> Self {
+        Self::start_with(Options::default()).await
+    }
+
+    pub async fn start_with(options: Options) -> Self {
+        let (one, two, ant) = (
+            FakeUpstream::builder().name("one").start().await.unwrap(),
+            FakeUpstream::builder().name("two").start().await.unwrap(),
+            FakeUpstream::builder().name("ant").start().await.unwrap(),
+        );
+        let document = document([&one, &two, &ant], options.keys, options.waits);
+        let control = Arc::new(FakeControl::new(document, options.deadlines));
+        let registry = Arc::new(RwLock::new(Registry::default()));
+        let proxy = Proxy::new(Arc::clone(&control), options.limits, registry).unwrap();
+        let proxy = Arc::new(proxy);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let tasks = TaskTracker::new();
+        let serving = Arc::clone(&proxy);
+        tasks.spawn(async move { serving.serve(listener, Surface::Everything).await });
+        Self {
+            one,
+            two,
+            ant,
+            control,
+            proxy,
+            addr,
+            client: Client::new(addr, KEY),
+            tasks,
+        }
+    }
+
+    /// Waits until `condition` holds.
+    pub async fn until(&self, what: &str, condition: impl Fn(&Self) -> bool) {
+        let waiting = async {
+            while !condition(self) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let waited = tokio::time::timeout(LIMIT, waiting).await;
+        assert!(waited.is_ok(), "{what} within {LIMIT:?}");
+    }
+
+    /// The value of a sample of `/metrics`, whose line begins with `name`.
+    pub async fn metric(&self, name: &str) -> f64 {
+        let reply = self.client.get("/metrics").await;
+        let text = reply.text();
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("{name} in {text}"))
+            .parse()
+            .unwrap()
+    }
+}
+
+fn document([one, two, ant]: [&FakeUpstream; 3], keys: bool, waits: bool) -> Document {
+    let provider = |id: &str, protocol: &str, upstream: &FakeUpstream| {
+        json!({"id": id, "protocol": protocol, "baseUrl": upstream.base_url(),
+            "class": "apikey", "models": ["m", "n"]})
+    };
+    let connection = |provider: &str| json!({"id": format!("{provider}-a"), "provider": provider});
+    let key = json!({"id": "tester", "sha256": tidegate_core::config::key_hash(KEY)});
+    let keys: Vec<Value> = if keys { vec![key] } else { Vec::new() };
+    serde_json::from_value(json!({
+        "providers": [
+            provider("one", "openai", one),
+            provider("two", "openai", two),
+            provider("ant", "anthropic", ant),
+        ],
+        "connections": [connection("one"), connection("two"), connection("ant")],
+        "combos": [{"name": "duo", "steps": ["one/m", "two/m"], "config": {"maxRetries": 0}}],
+        "keys": keys,
+        "settings": {
+            "comboCooldownWait": {"enabled": false},
+            "waitForCooldown": {"enabled": waits},
+        },
+    }))
+    .unwrap()
+}
+
+/// A chat request.
+pub fn chat(model: &str, stream: bool) -> Value {
+    json!({"model": model, "stream": stream, "messages": [{"role": "user", "content": "ahoy"}]})
+}

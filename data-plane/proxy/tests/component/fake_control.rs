@@ -1,0 +1,271 @@
+//! A control plane in memory: the real rules over a view that reports change at once.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+use tidegate_core::classify::{ClassifyContext, classify};
+use tidegate_core::config::{Config, Document};
+use tidegate_core::ids::{AttemptId, ConnectionId, PlaneIncarnation, ProviderId, Shard};
+use tidegate_core::outcome::{Attempt, AttemptOutcome};
+use tidegate_core::routing::{self, AttemptsSoFar, Decision, Input, PriorAttempt, View};
+use tidegate_core::settings::Overrides;
+use tidegate_core::state::apply::{Subject, apply};
+use tidegate_core::state::{ConnectionState, Event, ProviderState};
+use tidegate_core::time::Timestamp;
+use tidegate_core::version::Version;
+use tidegate_plane_client::{Answer, Ask, Credential, Deadlines, Dispatch, Snapshot, Step, Usage};
+use tidegate_proxy::ControlPort;
+
+/// See the module's documentation.
+pub struct FakeControl {
+    snapshot: Option<Arc<Snapshot>>,
+    pub deadlines: Deadlines,
+    hot: Mutex<Hot>,
+    heard: Mutex<Heard>,
+    attempts: AtomicU64,
+    /// Decisions take for ever.
+    pub silent: AtomicBool,
+    /// Decisions panic.
+    pub panics: AtomicBool,
+}
+
+#[derive(Default)]
+struct Hot {
+    providers: BTreeMap<ProviderId, Arc<ProviderState>>,
+    connections: BTreeMap<ConnectionId, Arc<ConnectionState>>,
+}
+
+/// Everything the proxy told.
+#[derive(Clone, Default)]
+pub struct Heard {
+    pub reports: Vec<(AttemptOutcome, bool)>,
+    pub usages: Vec<Usage>,
+    pub abandoned: Vec<AttemptId>,
+    pub asks: u64,
+}
+
+impl View for Hot {
+    fn provider(&self, provider: &ProviderId) -> Option<Arc<ProviderState>> {
+        self.providers.get(provider).cloned()
+    }
+
+    fn connection(
+        &self,
+        _provider: &ProviderId,
+        connection: &ConnectionId,
+    ) -> Option<Arc<ConnectionState>> {
+        self.connections.get(connection).cloned()
+    }
+
+    fn version(&self, _shard: Shard) -> Version {
+        Version::new(1, 1)
+    }
+}
+
+impl FakeControl {
+    /// With a document, every connection of which has the credential `sk-<connection>`.
+    pub fn new(document: Document, deadlines: Deadlines) -> Self {
+        let config = Config::build(document, 1, &Overrides::default()).unwrap();
+        let credentials = config
+            .connections
+            .keys()
+            .map(|connection| {
+                let credential = Credential {
+                    version: 3,
+                    secret: format!("sk-{connection}").into(),
+                };
+                (connection.clone(), credential)
+            })
+            .collect();
+        Self {
+            snapshot: Some(Arc::new(Snapshot {
+                config: Arc::new(config),
+                credentials,
+            })),
+            ..Self::unconfigured(deadlines)
+        }
+    }
+
+    /// Without any configuration.
+    pub fn unconfigured(deadlines: Deadlines) -> Self {
+        Self {
+            snapshot: None,
+            deadlines,
+            hot: Mutex::default(),
+            heard: Mutex::default(),
+            attempts: AtomicU64::new(0),
+            silent: AtomicBool::new(false),
+            panics: AtomicBool::new(false),
+        }
+    }
+
+    pub fn heard(&self) -> Heard {
+        self.heard.lock().clone()
+    }
+
+    /// Outcomes of all reports, in order.
+    pub fn outcomes(&self) -> Vec<tidegate_core::outcome::Outcome> {
+        let heard = self.heard.lock();
+        heard
+            .reports
+            .iter()
+            .map(|(report, _)| report.outcome.clone())
+            .collect()
+    }
+
+    fn decide_now(&self, ask: &Ask) -> Answer {
+        assert!(!self.panics.load(Ordering::Relaxed), "asked to panic");
+        let snapshot = self.snapshot.as_ref().unwrap();
+        let config = &snapshot.config;
+        let now = self.now();
+        let prior = ask.last_failure.as_ref().map(|failure| {
+            let attempt = &failure.attempt;
+            let policy = &config.provider(&attempt.provider).unwrap().policy;
+            let context = ClassifyContext::of(
+                &attempt.provider,
+                policy,
+                &attempt.model,
+                failure.occurred_at,
+            );
+            PriorAttempt {
+                attempt: attempt.clone(),
+                classification: classify(&failure.outcome, &context),
+                failed_at: failure.occurred_at,
+                pass: failure.pass,
+                target: failure.target,
+            }
+        });
+        let mut so_far = AttemptsSoFar::clone(&ask.so_far);
+        so_far.attempts.extend(prior.clone());
+        let route = routing::resolve(config, &ask.facts.model);
+        let decision = routing::decide(&Input {
+            config,
+            view: &*self.hot.lock(),
+            facts: &ask.facts,
+            so_far: &so_far,
+            now,
+            random: 0,
+            has_credential: &|connection| snapshot.credentials.contains_key(connection),
+        });
+        let next_target_same_provider = match (&route, &prior) {
+            (Some(route), Some(prior)) => {
+                routing::next_target_same_provider(route, prior, &decision)
+            }
+            _ => false,
+        };
+        Answer {
+            decision: self.step(ask, decision),
+            classification: prior.as_ref().map(|prior| prior.classification),
+            failed_at: prior.map_or(now, |prior| prior.failed_at),
+            next_target_same_provider,
+            combo: route.is_some_and(|route| route.combo.is_some()),
+            local: false,
+        }
+    }
+
+    fn step(&self, ask: &Ask, decision: Decision) -> Step {
+        match decision {
+            Decision::Wait(wait) => Step::Wait {
+                kind: wait.kind,
+                wait: Duration::from_millis(wait.wait_ms),
+                ticket: Vec::new(),
+            },
+            Decision::Reject(rejection) => Step::Reject(rejection),
+            Decision::Dispatch(dispatch) => Step::Dispatch(Box::new(Dispatch {
+                attempt: Attempt {
+                    id: ask.attempt,
+                    provider: dispatch.provider,
+                    connection: dispatch.connection,
+                    model: dispatch.model,
+                    decided_on: dispatch.decided_on,
+                    epoch: dispatch.epoch,
+                    credential_version: 1,
+                    egress: None,
+                    probe: dispatch.needs_probe,
+                    synthetic: false,
+                },
+                pass: dispatch.pass,
+                target: dispatch.target,
+                report_at_readiness: dispatch.report_at_readiness,
+                excluded: dispatch.excluded,
+                deadlines: self.deadlines,
+            })),
+        }
+    }
+
+    fn apply(&self, report: &AttemptOutcome) {
+        let config = &self.snapshot.as_ref().unwrap().config;
+        let attempt = &report.attempt;
+        let entry = config.provider(&attempt.provider).unwrap();
+        let connection = config.connection(&attempt.connection).unwrap();
+        let mut hot = self.hot.lock();
+        let mut provider_state = hot
+            .provider(&attempt.provider)
+            .map_or_else(ProviderState::default, Arc::unwrap_or_clone);
+        let mut connection_state = hot
+            .connection(&attempt.provider, &attempt.connection)
+            .map_or_else(ConnectionState::default, Arc::unwrap_or_clone);
+        let subject = Subject {
+            provider: &mut provider_state,
+            connection: Some((connection, &mut connection_state)),
+        };
+        let event = Event::Outcome(Box::new(report.clone()));
+        apply(
+            subject,
+            &event,
+            self.now(),
+            &entry.policy,
+            &attempt.provider,
+        );
+        hot.providers
+            .insert(attempt.provider.clone(), Arc::new(provider_state));
+        hot.connections
+            .insert(attempt.connection.clone(), Arc::new(connection_state));
+    }
+}
+
+impl ControlPort for FakeControl {
+    fn next_attempt(&self) -> AttemptId {
+        AttemptId {
+            plane: PlaneIncarnation(7),
+            number: self.attempts.fetch_add(1, Ordering::Relaxed) + 1,
+        }
+    }
+
+    fn snapshot(&self) -> Option<Arc<Snapshot>> {
+        self.snapshot.clone()
+    }
+
+    fn now(&self) -> Timestamp {
+        let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        Timestamp(elapsed.as_millis().try_into().unwrap())
+    }
+
+    async fn decide(&self, ask: Ask) -> Answer {
+        self.heard.lock().asks += 1;
+        if self.silent.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
+        self.decide_now(&ask)
+    }
+
+    fn report(&self, report: AttemptOutcome, urgent: bool) {
+        self.apply(&report);
+        self.heard.lock().reports.push((report, urgent));
+    }
+
+    fn record_usage(&self, usage: Usage) {
+        self.heard.lock().usages.push(usage);
+    }
+
+    fn abandon(&self, attempt: AttemptId, _provider: Option<ProviderId>) {
+        self.heard.lock().abandoned.push(attempt);
+    }
+
+    fn is_ready(&self) -> bool {
+        self.snapshot.is_some()
+    }
+}

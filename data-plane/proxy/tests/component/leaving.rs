@@ -1,0 +1,157 @@
+//! Requests that end without an answer: the client leaves, a phase panics.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use http_body_util::BodyExt as _;
+use tidegate_core::outcome::{LocalFault, Outcome};
+use tidegate_fake_upstream::{Ending, Mode, Selector};
+
+use crate::bench::{Bench, LIMIT, Options, chat};
+
+const CHAT: &str = "/v1/chat/completions";
+
+async fn in_flight(bench: &Bench) -> f64 {
+    bench.metric("tidegate_dp_requests_in_flight").await
+}
+
+/// Sends a request and leaves when `there` holds.
+async fn leave_when(bench: &Bench, model: &str, there: impl Fn(&Bench) -> bool) {
+    let body = chat(model, true);
+    tokio::select! {
+        _reply = bench.client.open_post(CHAT, &body) => panic!("there was an answer"),
+        () = bench.until("the moment to leave", there) => {}
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_a_stream_ends_the_upstreams_too() {
+    let bench = Bench::start().await;
+    bench.one.set_default(Mode::Stall { events: 3 });
+    let response = bench.client.open_post(CHAT, &chat("duo", true)).await;
+    let mut body = response.into_body();
+    assert!(body.frame().await.unwrap().unwrap().is_data());
+    assert!((in_flight(&bench).await - 1.0).abs() < 0.5);
+    drop(body);
+    let ending = bench
+        .one
+        .log()
+        .wait_for_ending(&Selector::any(), LIMIT)
+        .await;
+    assert_eq!(ending, Some(Ending::Aborted));
+    bench
+        .until("the end", |bench| !bench.control.heard().usages.is_empty())
+        .await;
+    assert_eq!(
+        bench.control.outcomes(),
+        [Outcome::Success],
+        "no verdict on the upstream"
+    );
+    assert!(in_flight(&bench).await.abs() < 0.5);
+    let end = "tidegate_dp_requests_total{endpoint=\"chat_completions\",end=\"client_abort\"}";
+    assert!((bench.metric(end).await - 1.0).abs() < 0.5);
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_before_an_answer_is_no_verdict() {
+    let bench = Bench::start().await;
+    bench.one.set_default(Mode::Hang);
+    leave_when(&bench, "duo", |bench| {
+        bench.one.log().count(&Selector::any()) == 1
+    })
+    .await;
+    bench
+        .until("a report", |bench| !bench.control.outcomes().is_empty())
+        .await;
+    assert_eq!(bench.control.outcomes(), [Outcome::ClientAbort]);
+    let ending = bench
+        .one
+        .log()
+        .wait_for_ending(&Selector::any(), LIMIT)
+        .await;
+    assert_eq!(ending, Some(Ending::Aborted));
+    assert_eq!(bench.two.log().count(&Selector::any()), 0);
+}
+
+#[tokio::test]
+async fn an_attempt_that_is_not_sent_is_given_back() {
+    let bench = Bench::start().await;
+    bench.control.silent.store(true, Ordering::Relaxed);
+    leave_when(&bench, "duo", |bench| bench.control.heard().asks == 1).await;
+    bench
+        .until("the attempt", |bench| {
+            bench.control.heard().abandoned.len() == 1
+        })
+        .await;
+    assert_eq!(bench.control.outcomes(), []);
+}
+
+#[tokio::test]
+async fn a_client_may_leave_while_it_waits_for_a_cooldown() {
+    let bench = Bench::start_with(Options {
+        waits: true,
+        ..Options::default()
+    })
+    .await;
+    bench.one.set_default(Mode::rate_limited("60"));
+    leave_when(&bench, "one/m", |bench| bench.control.outcomes().len() == 1).await;
+    bench
+        .until("the attempt", |bench| {
+            bench.control.heard().abandoned.len() == 1
+        })
+        .await;
+    assert_eq!(bench.one.log().count(&Selector::any()), 1);
+}
+
+#[tokio::test]
+async fn a_panic_ends_only_its_own_request() {
+    let bench = Bench::start().await;
+    bench.control.panics.store(true, Ordering::Relaxed);
+    let reply = bench.client.post(CHAT, &chat("duo", false)).await;
+    assert_eq!(
+        (reply.status, reply.code().as_str()),
+        (500, "internal_error")
+    );
+    assert_eq!(bench.control.heard().abandoned.len(), 1);
+    assert!(in_flight(&bench).await.abs() < 0.5);
+    bench.control.panics.store(false, Ordering::Relaxed);
+    assert_eq!(
+        bench.client.post(CHAT, &chat("duo", false)).await.status,
+        200
+    );
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_slows_the_upstream_down_and_is_let_go() {
+    let bench = Bench::start_with(Options {
+        limits: tidegate_proxy::Limits {
+            stall_time: Duration::from_millis(300),
+            ..Default::default()
+        },
+        ..Options::default()
+    })
+    .await;
+    bench.one.set_reply(tidegate_fake_upstream::Reply {
+        chunks: 4_000,
+        chunk_bytes: 8_192,
+        ..Default::default()
+    });
+    let response = bench.client.open_post(CHAT, &chat("one/m", true)).await;
+    // Nobody reads the body, but it stays.
+    let ending = bench
+        .one
+        .log()
+        .wait_for_ending(&Selector::any(), LIMIT)
+        .await;
+    assert_eq!(ending, Some(Ending::Aborted));
+    bench
+        .until("the end", |bench| !bench.control.heard().usages.is_empty())
+        .await;
+    assert!(
+        !bench
+            .control
+            .outcomes()
+            .contains(&Outcome::Local(LocalFault::Internal))
+    );
+    drop(response);
+}

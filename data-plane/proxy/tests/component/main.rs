@@ -1,0 +1,20 @@
+//! The whole proxy against fake providers, with a control plane that decides with the real rules in memory.
+
+#[cfg(test)]
+mod bad_input;
+#[cfg(test)]
+mod bench;
+#[cfg(test)]
+mod client;
+#[cfg(test)]
+mod drain;
+#[cfg(test)]
+mod fail_over;
+#[cfg(test)]
+mod fake_control;
+#[cfg(test)]
+mod leaving;
+#[cfg(test)]
+mod pass_through;
+#[cfg(test)]
+mod streams;

@@ -1,0 +1,144 @@
+//! Streams that fail after the client has begun to read them.
+
+use std::time::Duration;
+
+use rstest::rstest;
+use serde_json::{Value, json};
+use tidegate_core::outcome::{Outcome, StreamFault};
+use tidegate_fake_upstream::{Mode, Reply, Selector};
+use tidegate_plane_client::Deadlines;
+
+use crate::bench::{Bench, Options, chat};
+
+fn events(text: &str) -> Vec<Value> {
+    text.split("\n\n")
+        .filter_map(|event| event.lines().find_map(|line| line.strip_prefix("data: ")))
+        .map(|data| serde_json::from_str(data).unwrap_or_else(|_| panic!("JSON in {data}")))
+        .collect()
+}
+
+fn body(model: &str) -> Value {
+    json!({"model": model, "stream": true, "input": "ahoy", "max_tokens": 5,
+        "messages": [{"role": "user", "content": "ahoy"}]})
+}
+
+#[rstest]
+#[case("/v1/chat/completions", "duo", "/error/code")]
+#[case("/v1/messages", "ant/m", "/error/code")]
+#[case("/v1/responses", "duo", "/code")]
+#[tokio::test]
+async fn a_stream_that_breaks_ends_with_an_error_in_its_own_format(
+    #[case] path: &str,
+    #[case] model: &str,
+    #[case] code: &str,
+) {
+    let bench = Bench::start().await;
+    for upstream in [&bench.one, &bench.ant] {
+        upstream.set_default(Mode::CutAfter { bytes: 700 });
+    }
+    let reply = bench.client.post(path, &body(model)).await;
+    assert_eq!(reply.status, 200);
+    let events = events(&reply.text());
+    let (last, before) = events.split_last().unwrap();
+    assert_eq!(
+        last.pointer(code),
+        Some(&json!("stream_terminated")),
+        "{last}"
+    );
+    assert!(!before.is_empty());
+    let text = reply.text();
+    assert!(!text.contains("[DONE]") && !text.contains("message_stop"));
+    assert!(!text.contains("response.completed"));
+    assert_eq!(
+        bench.control.outcomes(),
+        [Outcome::Success, Outcome::Stream(StreamFault::Truncated)]
+    );
+    assert_eq!(bench.two.log().count(&Selector::any()), 0, "committed");
+}
+
+#[tokio::test]
+async fn an_error_event_in_the_middle_is_handed_on_and_reported() {
+    let bench = Bench::start().await;
+    bench.one.set_default(Mode::SseErrorAfter {
+        events: 3,
+        error: Some(json!({"message": "no more"})),
+    });
+    let reply = bench
+        .client
+        .post("/v1/chat/completions", &chat("duo", true))
+        .await;
+    let events = events(&reply.text());
+    assert_eq!(events.len(), 4);
+    assert_eq!(events[3]["error"]["message"], "no more");
+    bench
+        .until("two reports", |bench| bench.control.outcomes().len() == 2)
+        .await;
+    let outcomes = bench.control.outcomes();
+    let Outcome::Response(error) = &outcomes[1] else {
+        panic!("{outcomes:?}");
+    };
+    assert!(error.embedded && error.body.contains("no more"));
+}
+
+#[rstest]
+#[case::silence(Mode::Stall { events: 3 }, Some(300), None, "stream_idle_timeout", StreamFault::IdleTimeout)]
+#[case::no_end(Mode::SlowDrip { gap: Duration::from_millis(100) }, None, Some(600), "attempt_deadline_exceeded", StreamFault::DeadlineExceeded)]
+#[tokio::test]
+async fn a_stream_that_takes_too_long_is_ended(
+    #[case] mode: Mode,
+    #[case] idle: Option<u64>,
+    #[case] attempt: Option<u64>,
+    #[case] code: &str,
+    #[case] fault: StreamFault,
+) {
+    let bench = Bench::start_with(Options {
+        deadlines: Deadlines {
+            idle: idle.map(Duration::from_millis),
+            attempt: attempt.map(Duration::from_millis),
+            ..Deadlines::default()
+        },
+        ..Options::default()
+    })
+    .await;
+    bench.one.set_reply(Reply {
+        chunks: 1_000,
+        ..Reply::default()
+    });
+    bench.one.set_default(mode);
+    let reply = bench
+        .client
+        .post("/v1/chat/completions", &chat("duo", true))
+        .await;
+    let events = events(&reply.text());
+    assert_eq!(events.last().unwrap()["error"]["code"], code);
+    assert_eq!(
+        bench.control.outcomes(),
+        [Outcome::Success, Outcome::Stream(fault)]
+    );
+    let ending = bench
+        .one
+        .log()
+        .wait_for_ending(&Selector::any(), crate::bench::LIMIT)
+        .await;
+    assert_eq!(ending, Some(tidegate_fake_upstream::Ending::Aborted));
+}
+
+#[tokio::test]
+async fn the_head_of_a_stream_waits_for_its_first_event() {
+    let bench = Bench::start_with(Options {
+        deadlines: Deadlines {
+            readiness: Some(Duration::from_millis(300)),
+            ..Deadlines::default()
+        },
+        ..Options::default()
+    })
+    .await;
+    bench.one.set_default(Mode::Stall { events: 0 });
+    bench.two.set_default(Mode::status(503));
+    let reply = bench
+        .client
+        .post("/v1/chat/completions", &chat("duo", true))
+        .await;
+    assert!(reply.status >= 500, "a dead 200 is no 200");
+    assert!(reply.json()["error"]["message"].is_string());
+}

@@ -1,0 +1,129 @@
+//! Flags and environment as valid settings, read once, before any port opens.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use secrecy::SecretString;
+use tidegate_core::ids::EgressId;
+use tidegate_plane_client::PlaneClientConfig;
+use tidegate_plane_client::endpoint::{Address, TlsSettings};
+use tidegate_proxy::Limits;
+
+use crate::cli::{Args, LimitArgs, TrustArgs};
+
+/// Everything the process needs to know.
+#[derive(Debug)]
+pub(crate) struct ServerConfig {
+    pub(crate) listen: SocketAddr,
+    pub(crate) admin_listen: Option<SocketAddr>,
+    pub(crate) ready_file: Option<PathBuf>,
+    pub(crate) plane: PlaneClientConfig,
+    pub(crate) limits: Limits,
+    pub(crate) drain_delay: Duration,
+    pub(crate) grace: Duration,
+}
+
+impl ServerConfig {
+    /// # Errors
+    /// What is wrong, for people; holds no secret.
+    pub(crate) fn read(args: Args) -> Result<Self> {
+        let Args {
+            listen,
+            admin_listen,
+            control_planes,
+            trust,
+            name,
+            egress_id,
+            snapshot_path,
+            ready_file,
+            require_api_key,
+            limits,
+            log: _,
+        } = args;
+        let secure = control_planes
+            .iter()
+            .any(|address| address.scheme_str() == Some("https"));
+        let addresses = control_planes.into_iter().map(Address::Tcp).collect();
+        let mut plane = PlaneClientConfig::new(name, addresses);
+        plane.snapshot_file = snapshot_path;
+        plane.token = token(&trust)?;
+        plane.tls = secure.then(|| tls(&trust)).transpose()?;
+        let egress = egress_id
+            .map(EgressId::new)
+            .transpose()
+            .context("--egress-id")?;
+        let LimitArgs {
+            max_body_bytes,
+            max_connections,
+            head_time,
+            body_time,
+            stall_time,
+            drain_delay,
+            grace,
+        } = limits;
+        ensure!(max_body_bytes > 0, "--max-body-bytes must not be 0");
+        ensure!(max_connections > 0, "--max-connections must not be 0");
+        for (flag, time) in [
+            ("--head-time", head_time),
+            ("--body-time", body_time),
+            ("--stall-time", stall_time),
+        ] {
+            ensure!(!time.is_zero(), "{flag} must not be 0");
+            ensure!(time <= MAX_TIME, "{flag} must not exceed one day");
+        }
+        Ok(Self {
+            listen,
+            admin_listen,
+            ready_file,
+            plane,
+            limits: Limits {
+                require_key: require_api_key,
+                max_body_bytes,
+                head_time,
+                body_time,
+                stall_time,
+                max_connections,
+                egress,
+                ..Limits::default()
+            },
+            drain_delay: drain_delay.min(MAX_TIME),
+            grace: grace.min(MAX_TIME),
+        })
+    }
+}
+
+/// Longest time that is believed.
+const MAX_TIME: Duration = Duration::from_secs(24 * 60 * 60);
+
+fn token(trust: &TrustArgs) -> Result<Option<SecretString>> {
+    let Some(path) = &trust.token_file else {
+        return Ok(trust.token.clone());
+    };
+    let text = fs::read_to_string(path).with_context(|| reading(path))?;
+    let text = text.trim();
+    ensure!(!text.is_empty(), "{} is empty", path.display());
+    Ok(Some(text.to_owned().into()))
+}
+
+fn tls(trust: &TrustArgs) -> Result<TlsSettings> {
+    let read = |path: &PathBuf| fs::read(path).with_context(|| reading(path));
+    let identity = match (&trust.tls_cert_file, &trust.tls_key_file) {
+        (Some(certificate), Some(key)) => {
+            let key = fs::read_to_string(key).with_context(|| reading(key))?;
+            Some((read(certificate)?, key.into()))
+        }
+        _ => None,
+    };
+    Ok(TlsSettings {
+        ca_certificate: trust.tls_ca_file.as_ref().map(read).transpose()?,
+        identity,
+        domain: trust.tls_domain.clone(),
+    })
+}
+
+fn reading(path: &Path) -> String {
+    format!("{} cannot be read", path.display())
+}

@@ -1,0 +1,117 @@
+//! From settings to a running process, and to its end.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use parking_lot::RwLock;
+use prometheus_client::registry::Registry;
+use tidegate_plane_client::PlaneClient;
+use tidegate_proxy::{Proxy, Surface};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::ServerConfig;
+use crate::ready_file;
+
+/// Reports and usage that wait are delivered within this once no request runs any more.
+const FLUSH: Duration = Duration::from_secs(6);
+
+/// Runs until SIGTERM or SIGINT.
+///
+/// # Errors
+/// When something needed at the start is not to be had; never because of traffic.
+pub(crate) fn run(config: ServerConfig) -> Result<()> {
+    if rustls::crypto::aws_lc_rs::default_provider()
+        .install_default()
+        .is_err()
+    {
+        tracing::debug!("a TLS provider was installed before");
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("the runtime")?;
+    runtime.block_on(serve(config))
+}
+
+async fn serve(config: ServerConfig) -> Result<()> {
+    let ServerConfig {
+        listen,
+        admin_listen,
+        ready_file,
+        plane,
+        limits,
+        drain_delay,
+        grace,
+    } = config;
+    let mut terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT")?;
+    let clients = bind(listen).await?;
+    let admin = match admin_listen {
+        Some(address) => Some(bind(address).await?),
+        None => None,
+    };
+    let mut addresses = BTreeMap::from([("http", clients.local_addr()?)]);
+    if let Some(admin) = &admin {
+        addresses.insert("admin", admin.local_addr()?);
+    }
+
+    let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+    let client = PlaneClient::start(plane, &tasks, stop.clone()).context("the control plane")?;
+    let registry = Arc::new(RwLock::new(Registry::default()));
+    client
+        .metrics()
+        .register(registry.write().sub_registry_with_prefix("tidegate_dp"));
+    let proxy = Arc::new(Proxy::new(client, limits, registry)?);
+    let surface = if admin.is_some() {
+        Surface::Clients
+    } else {
+        Surface::Everything
+    };
+    let listeners = TaskTracker::new();
+    for (listener, surface) in [(Some(clients), surface), (admin, Surface::Admin)] {
+        if let Some(listener) = listener {
+            let proxy = Arc::clone(&proxy);
+            listeners.spawn(async move { proxy.serve(listener, surface).await });
+        }
+    }
+    if let Some(path) = &ready_file {
+        ready_file::write(path, &addresses)?;
+    }
+    tracing::info!(?addresses, "the data plane listens");
+
+    asked_to_end(&mut terminate, &mut interrupt).await;
+    tracing::info!(?drain_delay, ?grace, "the data plane drains");
+    proxy.announce_drain();
+    tokio::select! {
+        () = tokio::time::sleep(drain_delay) => {}
+        // Asked again: at once.
+        () = asked_to_end(&mut terminate, &mut interrupt) => {}
+    }
+    proxy.drain(grace).await;
+    stop.cancel();
+    tasks.close();
+    if tokio::time::timeout(FLUSH, tasks.wait()).await.is_err() {
+        tracing::warn!("reports or usage were left undelivered");
+    }
+    tracing::info!("the data plane ended");
+    Ok(())
+}
+
+async fn bind(address: SocketAddr) -> Result<TcpListener> {
+    TcpListener::bind(address)
+        .await
+        .with_context(|| format!("listening at {address}"))
+}
+
+async fn asked_to_end(terminate: &mut Signal, interrupt: &mut Signal) {
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}

@@ -103,6 +103,7 @@ impl Inner {
         deadline: Instant,
     ) -> Result<DecideResponse, Unanswered> {
         let mut asked = Asked::default();
+        let mut refused = false;
         while let Some(replica) = self.replicas.choose(Instant::now(), asked) {
             asked.add(replica.index);
             let mut client = RoutingServiceClient::new(replica.channel());
@@ -124,10 +125,13 @@ impl Inner {
                     tracing::debug!(
                         replica = %replica.name, error = %status, "the control plane did not decide"
                     );
-                    if status.code() == Code::InvalidArgument {
-                        return Err(Unanswered::Unusable);
+                    match status.code() {
+                        Code::InvalidArgument => return Err(Unanswered::Unusable),
+                        // It is well and says no, for example to a key that its configuration lacks;
+                        // another replica's may be newer.
+                        Code::FailedPrecondition | Code::NotFound | Code::Aborted => refused = true,
+                        _ => self.replicas.failed(replica, Instant::now()),
                     }
-                    self.replicas.failed(replica, Instant::now());
                 }
                 Err(_) => {
                     self.metrics.decide_timeouts.inc();
@@ -143,7 +147,11 @@ impl Inner {
         tracing::debug!(
             after = ?sent.elapsed(), "no replica of the control plane decided"
         );
-        Err(Unanswered::Silent)
+        Err(if refused {
+            Unanswered::Unusable
+        } else {
+            Unanswered::Silent
+        })
     }
 
     /// Waits for the answer that came too late, to give back the probe it may hold.

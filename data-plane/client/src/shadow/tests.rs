@@ -177,6 +177,28 @@ fn the_local_probe_is_one_and_its_success_closes() {
 }
 
 #[test]
+fn after_it_closed_what_was_decided_before_no_longer_counts_and_what_comes_after_does() {
+    let mut bench = Bench::new();
+    let before: Vec<AttemptId> = (0..3).map(|_| bench.attempt()).collect();
+    for failure in 0..3 {
+        bench.ends(500, START + failure);
+    }
+    let probe = bench.attempt();
+    let provider = bench.provider.clone();
+    let scene = bench.scene(START + 60_000);
+    assert!(bench.shadow.take_probe(&provider, probe, scene));
+    bench.ends_as(probe, 200, START + 60_001);
+    for late in before {
+        bench.ends_as(late, 500, START + 60_002);
+    }
+    assert_eq!(bench.breaker(), (BreakerStatus::Closed, 0));
+    for failure in 0..3 {
+        bench.ends(500, START + 60_003 + failure);
+    }
+    assert_eq!(bench.breaker(), (BreakerStatus::Open, 3));
+}
+
+#[test]
 fn a_probe_that_is_not_sent_comes_back() {
     let mut bench = Bench::new();
     for failure in 0..3 {

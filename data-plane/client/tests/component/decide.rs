@@ -120,6 +120,18 @@ async fn a_replica_that_hangs_costs_one_silence_even_while_its_heart_beats() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_refusal_is_no_silence() {
+    let setting = Setting::start(1).await;
+    *setting.replicas[0].deciding.lock() = Deciding::Refuses;
+    for _ in 0..10 {
+        assert!(setting.decide("smart").await.local);
+    }
+    assert_eq!(setting.replicas[0].decisions(), 10);
+    let status = setting.client.status();
+    assert!(!status.deciding_locally && !status.replicas[0].suspect);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_stale_replica_is_asked_last() {
     let setting = Setting::start(2).await;
     let (home, others) = setting.home_and_others();

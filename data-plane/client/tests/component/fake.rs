@@ -35,6 +35,8 @@ pub(crate) enum Deciding {
     Hangs,
     /// Fails at once.
     Fails,
+    /// Is well and says no.
+    Refuses,
     /// Dispatches with the probe, after this long.
     ProbeAfter(Duration),
     /// Lets the first question wait for a grant, then dispatches.
@@ -228,6 +230,7 @@ impl RoutingService for Service {
             Deciding::To(connection) => replica.dispatch(&request, connection, false),
             Deciding::Hangs => std::future::pending().await,
             Deciding::Fails => return Err(Status::unavailable("on demand")),
+            Deciding::Refuses => return Err(Status::failed_precondition("on demand")),
             Deciding::ProbeAfter(delay) => {
                 sleep(delay).await;
                 replica.dispatch(&request, "a1", true)

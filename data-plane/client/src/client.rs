@@ -121,6 +121,7 @@ impl PlaneClient {
         let shadow = Arc::new(Shadow::default());
         let queue_limits = QueueLimits {
             max_waiting: limits.max_reports.max(1),
+            max_bytes: limits.max_report_bytes,
             max_age: limits.max_report_age,
             batch: limits.batch,
         };

@@ -77,6 +77,8 @@ pub struct Limits {
     pub batch: Duration,
     /// Most reports that wait to be sent.
     pub max_reports: usize,
+    /// Most bytes of reports that wait to be sent, about: upstreams' error bodies are in them.
+    pub max_report_bytes: usize,
     /// Reports older than this are dropped if they were never sent.
     pub max_report_age: Duration,
     /// Most token records that wait.
@@ -95,6 +97,7 @@ impl Default for Limits {
             urgent: Duration::from_millis(250),
             batch: Duration::from_millis(100),
             max_reports: 16_384,
+            max_report_bytes: 16 * 1024 * 1024,
             max_report_age: Duration::from_secs(300),
             max_usages: 16_384,
             flush: Duration::from_secs(5),

@@ -3,7 +3,8 @@
 //! A report is first *waiting*: without a number, so that it may be merged with others, dropped for age or
 //! dropped for room, and numbers stay without gaps. Being sent gives it the next number of its shard and makes
 //! it *under way*: from then on it never changes and is kept until it is acknowledged, whatever its age (the
-//! control plane acknowledges what it finds too old). At most [`WINDOW`] of a shard are under way.
+//! control plane acknowledges what it finds too old). At most [`WINDOW`] of a shard are under way, and not many
+//! more bytes than [`WINDOW_BYTES`], so that all of them fit into one message.
 //!
 //! When there is no room, waiting successes go first, the oldest before the others, then the oldest failure.
 //!
@@ -12,6 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use prost::Message as _;
 use tidegate_core::ids::{PlaneIncarnation, ProviderId, SHARDS, Shard};
 use tidegate_core::outcome::{AttemptOutcome, Outcome};
 use tidegate_proto::report::v1::{NumberedReport, ReportRequest};
@@ -22,6 +24,10 @@ use super::coalesce::{Open, Place};
 
 /// Most reports of a shard that are under way (`architecture.md` §2, Report).
 pub(crate) const WINDOW: usize = 256;
+/// So many bytes of a shard under way admit no more; well below what a message may have (4 MiB).
+const WINDOW_BYTES: usize = 1024 * 1024;
+/// What a report takes besides its texts, about.
+const REPORT_BYTES: usize = 512;
 /// This many waiting reports of a shard are sent without waiting for more.
 const FULL_BATCH: usize = 64;
 
@@ -30,6 +36,8 @@ const FULL_BATCH: usize = 64;
 pub(crate) struct QueueLimits {
     /// Most waiting reports.
     pub(crate) max_waiting: usize,
+    /// Most bytes of waiting reports, about.
+    pub(crate) max_bytes: usize,
     /// Oldest waiting report.
     pub(crate) max_age: Duration,
     /// How long a report that is not urgent waits for company.
@@ -63,6 +71,7 @@ pub(crate) struct ReportQueue {
     limits: QueueLimits,
     next_seq: u64,
     waiting: BTreeMap<u64, Waiting>,
+    waiting_bytes: usize,
     /// The waiting successes.
     droppable: BTreeSet<u64>,
     open: Open,
@@ -87,6 +96,7 @@ struct ShardQueue {
     /// How many of them are urgent.
     urgent: usize,
     under_way: VecDeque<UnderWay>,
+    under_way_bytes: usize,
     last_number: u64,
 }
 
@@ -94,6 +104,7 @@ struct ShardQueue {
 struct UnderWay {
     message: NumberedReport,
     provider: ProviderId,
+    bytes: usize,
     urgent: bool,
     /// When it was last sent.
     sent: Instant,
@@ -106,6 +117,7 @@ impl ReportQueue {
             limits,
             next_seq: 1,
             waiting: BTreeMap::new(),
+            waiting_bytes: 0,
             droppable: BTreeSet::new(),
             open: Open::default(),
             shards: std::array::from_fn(|_| ShardQueue::default()),
@@ -136,6 +148,7 @@ impl ReportQueue {
         count: bool,
     ) -> Pushed {
         if let Some(waiting) = self.waiting.get_mut(&seq) {
+            let bytes_before = bytes_of(&waiting.report);
             let before = waiting.report.count;
             // The later of the two stands for both, whichever came first.
             if report.occurred_at >= waiting.report.occurred_at {
@@ -147,6 +160,10 @@ impl ReportQueue {
             } else if count {
                 waiting.report.count = before.max(1).saturating_add(report.count.max(1));
             }
+            self.waiting_bytes = self
+                .waiting_bytes
+                .saturating_sub(bytes_before)
+                .saturating_add(bytes_of(&waiting.report));
             waiting.since = now;
             if urgent && !waiting.urgent {
                 waiting.urgent = true;
@@ -164,7 +181,9 @@ impl ReportQueue {
     }
 
     fn add(&mut self, seq: u64, report: AttemptOutcome, urgent: bool, now: Instant) -> Pushed {
-        let pushed = self.make_room();
+        let bytes = bytes_of(&report);
+        let pushed = self.make_room(bytes);
+        self.waiting_bytes = self.waiting_bytes.saturating_add(bytes);
         self.next_seq = self.next_seq.saturating_add(1);
         let provider = report.attempt.provider.clone();
         let shard = Shard::of_provider(&provider);
@@ -188,9 +207,11 @@ impl ReportQueue {
         pushed
     }
 
-    fn make_room(&mut self) -> Pushed {
+    fn make_room(&mut self, bytes: usize) -> Pushed {
         let mut pushed = Pushed::default();
-        while self.waiting.len() >= self.limits.max_waiting {
+        while self.waiting.len() >= self.limits.max_waiting
+            || self.waiting_bytes.saturating_add(bytes) > self.limits.max_bytes
+        {
             let oldest = || self.waiting.keys().next();
             let Some(&seq) = self.droppable.first().or_else(oldest) else {
                 break;
@@ -226,6 +247,7 @@ impl ReportQueue {
     fn drop_waiting(&mut self, seq: u64) -> Option<Waiting> {
         let waiting = self.waiting.remove(&seq)?;
         self.droppable.remove(&seq);
+        self.waiting_bytes = self.waiting_bytes.saturating_sub(bytes_of(&waiting.report));
         let provider = waiting.report.attempt.provider.clone();
         if let Some(shard) = self.shards.get_mut(Shard::of_provider(&provider).index()) {
             shard.left(seq, &waiting);
@@ -253,7 +275,7 @@ impl ReportQueue {
         let shard = Shard::all().find(|shard| self.is_ready(*shard, now, all))?;
         let queue = self.shards.get_mut(shard.index())?;
         let mut reports = Vec::new();
-        while queue.under_way.len() < WINDOW {
+        while queue.has_room() {
             let Some(&seq) = queue.waiting.first() else {
                 break;
             };
@@ -263,6 +285,7 @@ impl ReportQueue {
             };
             queue.left(seq, &waiting);
             self.droppable.remove(&seq);
+            self.waiting_bytes = self.waiting_bytes.saturating_sub(bytes_of(&waiting.report));
             self.open.close(&waiting.report.attempt.connection);
             queue.last_number = queue.last_number.saturating_add(1);
             let message = NumberedReport {
@@ -270,8 +293,11 @@ impl ReportQueue {
                 report: Some(report_to_proto(&waiting.report)),
             };
             reports.push(message.clone());
+            let bytes = message.encoded_len();
+            queue.under_way_bytes = queue.under_way_bytes.saturating_add(bytes);
             queue.under_way.push_back(UnderWay {
                 message,
+                bytes,
                 provider: waiting.report.attempt.provider,
                 urgent: waiting.urgent,
                 sent: now,
@@ -287,7 +313,7 @@ impl ReportQueue {
         let Some(queue) = self.shards.get(shard.index()) else {
             return false;
         };
-        if queue.waiting.is_empty() || queue.under_way.len() >= WINDOW {
+        if queue.waiting.is_empty() || !queue.has_room() {
             return false;
         }
         all || self.first_due(queue).is_some_and(|due| due <= now)
@@ -306,7 +332,7 @@ impl ReportQueue {
     pub(crate) fn next_due(&self) -> Option<Instant> {
         self.shards
             .iter()
-            .filter(|queue| queue.under_way.len() < WINDOW)
+            .filter(|queue| queue.has_room())
             .filter_map(|queue| self.first_due(queue))
             .min()
     }
@@ -346,15 +372,12 @@ impl ReportQueue {
     }
 
     fn pop_covered(&mut self, shard: Shard, number: u64) -> Option<UnderWay> {
-        let under_way = &mut self.shards.get_mut(shard.index())?.under_way;
-        let is_covered = under_way
-            .front()
-            .is_some_and(|oldest| oldest.message.number <= number);
-        if is_covered {
-            under_way.pop_front()
-        } else {
-            None
-        }
+        let queue = self.shards.get_mut(shard.index())?;
+        let gone = queue
+            .under_way
+            .pop_front_if(|oldest| oldest.message.number <= number)?;
+        queue.under_way_bytes = queue.under_way_bytes.saturating_sub(gone.bytes);
+        Some(gone)
     }
 
     /// When the urgent report that has been under way the longest was sent.
@@ -400,9 +423,33 @@ impl ReportQueue {
 }
 
 impl ShardQueue {
+    /// One more may be under way.
+    fn has_room(&self) -> bool {
+        self.under_way.len() < WINDOW && self.under_way_bytes < WINDOW_BYTES
+    }
+
     fn left(&mut self, seq: u64, waiting: &Waiting) {
         self.waiting.remove(&seq);
         self.urgent = self.urgent.saturating_sub(usize::from(waiting.urgent));
+    }
+}
+
+/// How much memory a report takes, about. Only what an upstream sent can be long.
+fn bytes_of(report: &AttemptOutcome) -> usize {
+    match &report.outcome {
+        Outcome::Response(error) => error
+            .headers
+            .iter()
+            .map(|(name, value)| name.len().saturating_add(value.len()))
+            .fold(
+                REPORT_BYTES.saturating_add(error.body.len()),
+                usize::saturating_add,
+            ),
+        Outcome::Success
+        | Outcome::Transport(_)
+        | Outcome::Stream(_)
+        | Outcome::Local(_)
+        | Outcome::ClientAbort => REPORT_BYTES,
     }
 }
 

@@ -20,6 +20,7 @@ fn queue(max_waiting: usize) -> ReportQueue {
         PLANE,
         QueueLimits {
             max_waiting,
+            max_bytes: 1_000_000_000,
             max_age: ms(300_000),
             batch: ms(100),
         },
@@ -210,6 +211,51 @@ fn no_more_than_the_window_is_under_way() {
     let rest = queue.acknowledge(shard, u64::MAX);
     assert_eq!((rest.reports, rest.settled.len()), (44, 1));
     assert!(queue.is_empty());
+}
+
+/// A failure with the longest body that is kept.
+fn long(connection: &str) -> AttemptOutcome {
+    let mut report = report("openai", connection, 500, 1);
+    if let Outcome::Response(error) = &mut report.outcome {
+        error.body = "x".repeat(tidegate_core::outcome::MAX_BODY_BYTES);
+    }
+    report
+}
+
+#[test]
+fn all_that_is_under_way_in_a_shard_fits_into_one_message() {
+    let (mut queue, now) = (queue(10_000), Instant::now());
+    for number in 0..300 {
+        queue.push(long(&format!("c{number}")), true, now);
+    }
+    let taken = taken(&mut queue, now).len();
+    assert!((100..WINDOW).contains(&taken), "{taken}");
+    let again = queue.resend(now);
+    assert_eq!(again.len(), 1);
+    assert!(again[0].encoded_len() < 2 * WINDOW_BYTES);
+    let shard = Shard::of_provider(&ProviderId::new("openai").unwrap());
+    while !queue.is_empty() {
+        queue.acknowledge(shard, u64::MAX);
+        queue.take(now, true);
+    }
+    assert_eq!(queue.waiting_bytes, 0);
+    assert!(queue.shards.iter().all(|shard| shard.under_way_bytes == 0));
+}
+
+#[test]
+fn long_bodies_fill_the_queue_sooner_than_many_reports() {
+    let now = Instant::now();
+    let mut queue = queue(10_000);
+    queue.limits.max_bytes = 100_000;
+    let mut dropped = 0;
+    for number in 0..50 {
+        dropped += queue
+            .push(long(&format!("c{number}")), true, now)
+            .dropped_failures;
+    }
+    assert!(queue.waiting_bytes <= 100_000);
+    assert_eq!(queue.waiting_count(), 11);
+    assert_eq!(dropped, 39);
 }
 
 #[test]

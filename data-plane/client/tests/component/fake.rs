@@ -1,6 +1,7 @@
 //! A control plane that does what a test says, and remembers what it was told.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,10 +19,12 @@ use tidegate_proto::report::v1::report_service_server::{ReportService, ReportSer
 use tidegate_proto::routing::v1 as routing;
 use tidegate_proto::routing::v1::routing_service_server::{RoutingService, RoutingServiceServer};
 use tidegate_wire::attempt::{report_from_proto, to_proto};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{broadcast, mpsc};
 use tokio::time::{Instant, sleep};
 use tokio_stream::wrappers::{BroadcastStream, ReceiverStream};
 use tokio_util::task::TaskTracker;
+use tonic::transport::server::Connected;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::setting;
@@ -94,6 +97,15 @@ pub(crate) struct Replica {
 impl Replica {
     /// Starts a replica over this store; it hands out the test configuration.
     pub(crate) fn start(name: &str, store: &Arc<Mutex<Store>>) -> (Arc<Self>, Address) {
+        let (address, incoming) = in_process(name);
+        (Self::serve(store, incoming), address)
+    }
+
+    /// Serves whatever connects.
+    pub(crate) fn serve<I: Connected + AsyncRead + AsyncWrite + Send + Unpin + 'static>(
+        store: &Arc<Mutex<Store>>,
+        incoming: impl Stream<Item = io::Result<I>> + Send + 'static,
+    ) -> Arc<Self> {
         let replica = Arc::new(Self {
             deciding: Mutex::new(Deciding::To("a1")),
             stale: AtomicBool::new(false),
@@ -113,14 +125,13 @@ impl Replica {
             pushed: broadcast::Sender::new(64),
             store: Arc::clone(store),
         });
-        let (address, incoming) = in_process(name);
         let server = tonic::transport::Server::builder()
             .add_service(RoutingServiceServer::new(Service(Arc::clone(&replica))))
             .add_service(ReportServiceServer::new(Service(Arc::clone(&replica))))
             .add_service(SnapshotServiceServer::new(Service(Arc::clone(&replica))))
             .serve_with_incoming(incoming);
         TaskTracker::new().spawn(async move { server.await.unwrap() });
-        (replica, address)
+        replica
     }
 
     /// One more message for everybody who watches.

@@ -170,6 +170,24 @@ async fn with_the_hot_store_away_nothing_is_acknowledged_and_nothing_is_carried_
     until("it is applied", || setting.store.lock().counts() == (0, 1)).await;
 }
 
+#[tokio::test]
+async fn all_of_it_works_over_tcp() {
+    let setting = Setting::start_over_tcp().await;
+    setting.client_is_ready().await;
+    setting.reports("a1", 500, true);
+    setting.client.record_usage(usage(&setting));
+    until("it is applied", || setting.store.lock().counts() == (0, 1)).await;
+    // Real time passes here, so an answer may come too late; not every one.
+    let mut asked = 0;
+    while setting.decide("smart").await.local {
+        asked += 1;
+        assert!(asked < 100);
+        sleep(ms(20)).await;
+    }
+    setting.end().await;
+    assert_eq!(setting.store.lock().usages.len(), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_end_delivers_what_waits() {
     let setting = Setting::start(1).await;

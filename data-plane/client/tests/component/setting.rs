@@ -18,7 +18,9 @@ use tidegate_proto::config::v1 as config;
 use tidegate_proto::routing::v1 as routing;
 use tidegate_wire::document;
 use tidegate_wire::routing::classification_to_proto;
+use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep};
+use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -88,6 +90,25 @@ impl Setting {
             .unzip();
         let mut config = PlaneClientConfig::new("test", addresses);
         change(&mut config);
+        Self::start_client(config, replicas, store)
+    }
+
+    /// Over TCP, with real time.
+    pub(crate) async fn start_over_tcp() -> Self {
+        let store = Arc::new(Mutex::new(Store::default()));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let uri = format!("http://{}", listener.local_addr().unwrap());
+        let replica = Replica::serve(&store, TcpListenerStream::new(listener));
+        let address = Address::Tcp(uri.parse().unwrap());
+        let config = PlaneClientConfig::new("test", vec![address]);
+        Self::start_client(config, vec![replica], store)
+    }
+
+    fn start_client(
+        config: PlaneClientConfig,
+        replicas: Vec<Arc<Replica>>,
+        store: Arc<Mutex<Store>>,
+    ) -> Self {
         let tracker = TaskTracker::new();
         let stop = CancellationToken::new();
         let client = PlaneClient::start(config, &tracker, stop.clone()).unwrap();

@@ -1,7 +1,7 @@
 #!lua
 -- Writes values and marks of one shard together or not at all.
 --
--- The shebang line makes the server check its memory limit before the script and not in the middle of it.
+-- The shebang line makes the server check before the script whether it may write at all (memory, disk, role).
 --
 -- KEYS  1 meta, 2 rev, 3 stream, 4 index, then one key per value, then one key per mark.
 --       All in one slot; the first ends in "meta", and what is before that is the prefix of all others.

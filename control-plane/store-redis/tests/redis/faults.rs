@@ -167,7 +167,7 @@ async fn a_server_that_forgot_the_scripts_is_given_them_again() -> Result<(), Fa
     Ok(())
 }
 
-/// Without its first line the script would be stopped at the first command that needs memory, in the middle.
+/// A server without memory refuses the script before its first write, and scripts that only read still run.
 #[tokio::test]
 async fn a_full_server_writes_nothing_and_still_reads() -> Result<(), Fault> {
     let redis = Redis::start().await?;

@@ -15,7 +15,8 @@ use crate::host::{Fault, Hand, config};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-async fn next(followed: &mut BoxStream<'static, Followed>) -> Result<Followed, Fault> {
+/// What a follower is told next.
+pub(crate) async fn next(followed: &mut BoxStream<'static, Followed>) -> Result<Followed, Fault> {
     let next = timeout(PATIENCE, followed.next()).await?;
     Ok(next.ok_or("the stream of a follower ended")?)
 }

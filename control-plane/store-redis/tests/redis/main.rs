@@ -5,4 +5,5 @@ mod conformance;
 mod faults;
 mod following;
 mod host;
+mod sentinel;
 mod stored;

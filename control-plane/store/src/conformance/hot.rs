@@ -3,7 +3,7 @@
 //! An adapter's tests give a *host*: a store of its own for each test, with what the suite must be able to
 //! do to it. Then:
 //!
-//! ```ignore
+//! ```text
 //! async fn host() -> Result<MyHost, Box<dyn std::error::Error + Send + Sync>> { .. }
 //! tidegate_store::hot_store_conformance!(host);
 //! tidegate_store::hot_store_freeze_conformance!(host);

@@ -118,8 +118,6 @@ async fn a_frozen_store_tells_its_followers_nothing() {
     assert!(behind.is_ok());
     let waiting = tokio::time::timeout(Duration::from_secs(5), followed.next()).await;
     assert!(waiting.is_err());
-    // What was taken from the store when the wait was given up is lost with it: follow anew.
-    let mut followed = store.follow(from);
     store.thaw().await;
     let told = followed.next().await.unwrap();
     assert!(matches!(told, Followed::Changes(of, changes) if of == shard() && changes.len() == 1));

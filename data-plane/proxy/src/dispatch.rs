@@ -29,6 +29,8 @@ const MAX_PASSED_VALUES: usize = 8;
 /// Why a decision cannot be carried out: this data plane's configuration is older or newer than the decision's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DispatchFault {
+    #[error("there is no configuration here")]
+    NotConfigured,
     #[error("the provider is not known here")]
     UnknownProvider,
     #[error("the connection has no credential here")]

@@ -6,15 +6,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{RETRY_AFTER, WARNING};
+use http::header::{CACHE_CONTROL, RETRY_AFTER, WARNING};
 use http::{HeaderMap, HeaderValue, Response};
+use tidegate_core::config::{AccountStrategy, Config, Strategy};
 use tidegate_core::outcome::{LocalFault, Outcome};
 use tidegate_core::routing::{AttemptsSoFar, PriorAttempt, Rejection, RequestFacts, WaitKind};
 use tidegate_plane_client::{Answer, Ask, Dispatch, LastFailure, Step};
 use tokio::time::Instant;
 
 use crate::control_port::ControlPort;
-use crate::dispatch::{Passed, prepare};
+use crate::dispatch::{DispatchFault, Passed, prepare};
 use crate::endpoint::Endpoint;
 use crate::life::{Ending, Life};
 use crate::metrics::{Counted, RefusalLabels};
@@ -37,6 +38,8 @@ const MAX_WAIT: Duration = Duration::from_secs(300);
 const DEGRADED: HeaderValue = HeaderValue::from_static(
     "299 tidegate \"background is not supported; answered synchronously\"",
 );
+
+const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache");
 
 /// A request that was let in.
 #[derive(Debug)]
@@ -63,6 +66,7 @@ pub(crate) async fn drive<C: ControlPort>(
         so_far: Arc::new(AttemptsSoFar::default()),
         last_failure: None,
         words: None,
+        strategy: None,
         shared,
         request,
         life: Some(life),
@@ -88,6 +92,8 @@ struct Drive<C: ControlPort> {
     last_failure: Option<LastFailure>,
     /// The last upstream's own words.
     words: Option<Answered>,
+    /// What ordered the targets of the last dispatch.
+    strategy: Option<&'static str>,
 }
 
 impl<C: ControlPort> Drive<C> {
@@ -153,9 +159,12 @@ impl<C: ControlPort> Drive<C> {
             ..
         } = &self.request;
         let snapshot = self.shared.control.snapshot();
+        self.strategy = snapshot
+            .as_deref()
+            .and_then(|snapshot| strategy(&snapshot.config, &self.request.facts.model, &dispatch));
         let prepared = snapshot
-            .ok_or(Refusal::NotConfigured)
-            .map(|snapshot| prepare(&snapshot, *endpoint, body, passed, &dispatch))?;
+            .ok_or(DispatchFault::NotConfigured)
+            .and_then(|snapshot| prepare(&snapshot, *endpoint, body, passed, &dispatch));
         let clock = Clock::start(dispatch.deadlines);
         let provider = HeaderValue::try_from(dispatch.attempt.provider.as_str());
         let observed = match prepared {
@@ -193,6 +202,7 @@ impl<C: ControlPort> Drive<C> {
                 let mut response = Response::new(ReplyBody::empty());
                 *response.status_mut() = status;
                 *response.headers_mut() = headers;
+                response.headers_mut().insert(CACHE_CONTROL, NO_CACHE);
                 self.name(&mut response, provider.ok());
                 let life = self.life.take().ok_or(Refusal::Internal)?;
                 let drained = self.shared.end.clone().cancelled_owned();
@@ -283,7 +293,8 @@ impl<C: ControlPort> Drive<C> {
         if let Some(provider) = provider {
             let name = provider.to_str().unwrap_or_default();
             let latency_ms = life.elapsed_ms();
-            let decision = format!("strategy=priority; provider={name}; latency_ms={latency_ms}");
+            let strategy = self.strategy.unwrap_or("unknown");
+            let decision = format!("strategy={strategy}; provider={name}; latency_ms={latency_ms}");
             if let Ok(decision) = HeaderValue::try_from(decision) {
                 headers.insert(DECISION, decision);
             }
@@ -304,6 +315,19 @@ fn whole(answer: Answered) -> Response<ReplyBody> {
     *response.status_mut() = answer.status;
     *response.headers_mut() = answer.headers;
     response
+}
+
+/// The combo's strategy; of a model that is no combo, the one that chose the account (`routing.md` §5.0).
+fn strategy(config: &Config, model: &str, dispatch: &Dispatch) -> Option<&'static str> {
+    if let Some(entry) = config.combo(model) {
+        return Some(match entry.combo.strategy {
+            Strategy::Priority => "priority",
+        });
+    }
+    let entry = config.provider(&dispatch.attempt.provider)?;
+    Some(match entry.provider.account_strategy {
+        AccountStrategy::FillFirst => "fill-first",
+    })
 }
 
 fn dialect(endpoint: Endpoint) -> Dialect {

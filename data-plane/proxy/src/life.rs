@@ -310,7 +310,9 @@ impl<C: ControlPort> Life<C> {
                 RequestEnd::ClientError
             }
             (Some(Ending::Answered), _) => RequestEnd::Complete,
-            (None, _) if std::thread::panicking() => RequestEnd::ServerError,
+            (None, _) if std::thread::panicking() || self.shared.end.is_cancelled() => {
+                RequestEnd::ServerError
+            }
             (None, _) => RequestEnd::ClientAbort,
         }
     }

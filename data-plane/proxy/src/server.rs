@@ -3,7 +3,7 @@
 //! | what a client may do wrong | what happens |
 //! |---|---|
 //! | send nothing, or its head too slowly | the connection is closed after `head_time` |
-//! | send more header than hyper takes | hyper answers 431 |
+//! | send more header than hyper takes | hyper answers 431 and closes, perhaps before all of it was read |
 //! | refuse to read | the connection is closed after `stall_time` |
 //! | open too many connections | they wait in the kernel's queue |
 
@@ -131,7 +131,7 @@ async fn serve<C: ControlPort>(
     let mut connection = std::pin::pin!(connection);
     // hyper watches the time of a head only once it knows the HTTP version.
     let mut silence = std::pin::pin!(tokio::time::sleep(shared.limits.head_time));
-    let mut stopping = false;
+    let (mut stopping, mut heard) = (false, false);
     loop {
         tokio::select! {
             ended = connection.as_mut() => {
@@ -144,7 +144,12 @@ async fn serve<C: ControlPort>(
                 stopping = true;
                 connection.as_mut().graceful_shutdown();
             }
-            () = silence.as_mut(), if !asked.load(Ordering::Relaxed) => return,
+            () = silence.as_mut(), if !heard => {
+                heard = asked.load(Ordering::Relaxed);
+                if !heard {
+                    return;
+                }
+            }
         }
     }
 }

@@ -66,14 +66,14 @@ pub(crate) struct TrustArgs {
     /// The token that planes share
     #[arg(
         long,
-        env = "TIDEGATE_TOKEN",
+        env = "TIDEGATE_DATA_PLANE_TOKEN",
         hide_env_values = true,
         conflicts_with = "token_file"
     )]
     pub(crate) token: Option<SecretString>,
 
     /// A file with the token that planes share
-    #[arg(long, env = "TIDEGATE_TOKEN_FILE")]
+    #[arg(long, env = "TIDEGATE_DATA_PLANE_TOKEN_FILE")]
     pub(crate) token_file: Option<PathBuf>,
 
     /// PEM file: who signs the control plane's certificate; without it, the roots of the web

@@ -18,31 +18,31 @@ use crate::client::Client;
 use crate::fake_control::FakeControl;
 
 /// Waits for conditions give up after this.
-pub const LIMIT: Duration = Duration::from_secs(10);
+pub(crate) const LIMIT: Duration = Duration::from_secs(10);
 
 /// The key of [`Bench`]'s only client.
-pub const KEY: &str = "sk-client-key";
+pub(crate) const KEY: &str = "sk-client-key";
 
 /// Two OpenAI providers `one` and `two`, an Anthropic one `ant`, each with one connection `<provider>-a`; the combo
 /// `duo` is `one/m` and then `two/m`, with neither retries nor waits.
-pub struct Bench {
-    pub one: FakeUpstream,
-    pub two: FakeUpstream,
-    pub ant: FakeUpstream,
-    pub control: Arc<FakeControl>,
-    pub proxy: Arc<Proxy<Arc<FakeControl>>>,
-    pub addr: SocketAddr,
-    pub client: Client,
-    pub tasks: TaskTracker,
+pub(crate) struct Bench {
+    pub(crate) one: FakeUpstream,
+    pub(crate) two: FakeUpstream,
+    pub(crate) ant: FakeUpstream,
+    pub(crate) control: Arc<FakeControl>,
+    pub(crate) proxy: Arc<Proxy<Arc<FakeControl>>>,
+    pub(crate) addr: SocketAddr,
+    pub(crate) client: Client,
+    pub(crate) tasks: TaskTracker,
 }
 
 /// What tests may choose.
-pub struct Options {
-    pub limits: Limits,
-    pub deadlines: Deadlines,
-    pub keys: bool,
+pub(crate) struct Options {
+    pub(crate) limits: Limits,
+    pub(crate) deadlines: Deadlines,
+    pub(crate) keys: bool,
     /// Requests wait for cooldowns.
-    pub waits: bool,
+    pub(crate) waits: bool,
 }
 
 impl Default for Options {
@@ -57,11 +57,11 @@ impl Default for Options {
 }
 
 impl Bench {
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         Self::start_with(Options::default()).await
     }
 
-    pub async fn start_with(options: Options) -> Self {
+    pub(crate) async fn start_with(options: Options) -> Self {
         let (one, two, ant) = (
             FakeUpstream::builder().name("one").start().await.unwrap(),
             FakeUpstream::builder().name("two").start().await.unwrap(),
@@ -90,7 +90,7 @@ impl Bench {
     }
 
     /// Waits until `condition` holds.
-    pub async fn until(&self, what: &str, condition: impl Fn(&Self) -> bool) {
+    pub(crate) async fn until(&self, what: &str, condition: impl Fn(&Self) -> bool) {
         let waiting = async {
             while !condition(self) {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -101,7 +101,7 @@ impl Bench {
     }
 
     /// The value of a sample of `/metrics`, whose line begins with `name`.
-    pub async fn metric(&self, name: &str) -> f64 {
+    pub(crate) async fn metric(&self, name: &str) -> f64 {
         let reply = self.client.get("/metrics").await;
         let text = reply.text();
         let line = text
@@ -139,6 +139,6 @@ fn document([one, two, ant]: [&FakeUpstream; 3], keys: bool, waits: bool) -> Doc
 }
 
 /// A chat request.
-pub fn chat(model: &str, stream: bool) -> Value {
+pub(crate) fn chat(model: &str, stream: bool) -> Value {
     json!({"model": model, "stream": stream, "messages": [{"role": "user", "content": "ahoy"}]})
 }

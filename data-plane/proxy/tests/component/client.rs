@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use crate::bench::LIMIT;
 
 /// Sends requests with a key.
-pub struct Client {
+pub(crate) struct Client {
     client: HyperClient<HttpConnector, Full<Bytes>>,
     addr: SocketAddr,
     key: String,
@@ -24,26 +24,26 @@ pub struct Client {
 
 /// A whole answer.
 #[derive(Debug)]
-pub struct Reply {
-    pub status: u16,
-    pub headers: HeaderMap,
-    pub body: Bytes,
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
 }
 
 impl Reply {
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8(self.body.to_vec()).unwrap()
     }
 
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("JSON in {self:?}"))
     }
 
-    pub fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }
 
-    pub fn code(&self) -> String {
+    pub(crate) fn code(&self) -> String {
         self.json()["error"]["code"]
             .as_str()
             .unwrap_or_default()
@@ -52,7 +52,7 @@ impl Reply {
 }
 
 impl Client {
-    pub fn new(addr: SocketAddr, key: &str) -> Self {
+    pub(crate) fn new(addr: SocketAddr, key: &str) -> Self {
         Self {
             client: HyperClient::builder(TokioExecutor::new()).build_http(),
             addr,
@@ -60,20 +60,20 @@ impl Client {
         }
     }
 
-    pub async fn get(&self, path: &str) -> Reply {
+    pub(crate) async fn get(&self, path: &str) -> Reply {
         self.send(Method::GET, path, &[], Bytes::new()).await
     }
 
-    pub async fn post(&self, path: &str, body: &Value) -> Reply {
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Reply {
         self.post_bytes(path, body.to_string()).await
     }
 
-    pub async fn post_bytes(&self, path: &str, body: impl Into<Bytes>) -> Reply {
+    pub(crate) async fn post_bytes(&self, path: &str, body: impl Into<Bytes>) -> Reply {
         self.send(Method::POST, path, &[], body.into()).await
     }
 
     /// With these headers beside or instead of the usual ones.
-    pub async fn send(
+    pub(crate) async fn send(
         &self,
         method: Method,
         path: &str,
@@ -84,7 +84,7 @@ impl Client {
     }
 
     /// The answer's head; its body is still to be read.
-    pub async fn open(
+    pub(crate) async fn open(
         &self,
         method: Method,
         path: &str,
@@ -112,13 +112,13 @@ impl Client {
         sent.expect("an answer in time").unwrap()
     }
 
-    pub async fn open_post(&self, path: &str, body: &Value) -> Response<Incoming> {
+    pub(crate) async fn open_post(&self, path: &str, body: &Value) -> Response<Incoming> {
         self.open(Method::POST, path, &[], body.to_string().into())
             .await
     }
 }
 
-pub async fn read(response: Response<Incoming>) -> Reply {
+pub(crate) async fn read(response: Response<Incoming>) -> Reply {
     let (head, body) = response.into_parts();
     let body = tokio::time::timeout(LIMIT, body.collect()).await;
     Reply {
@@ -129,7 +129,7 @@ pub async fn read(response: Response<Incoming>) -> Reply {
 }
 
 /// Writes bytes and reads until the other side closes.
-pub async fn raw(addr: SocketAddr, bytes: &[u8]) -> String {
+pub(crate) async fn raw(addr: SocketAddr, bytes: &[u8]) -> String {
     let mut stream = TcpStream::connect(addr).await.unwrap();
     stream.write_all(bytes).await.unwrap();
     let mut answer = Vec::new();

@@ -20,16 +20,16 @@ use tidegate_plane_client::{Answer, Ask, Credential, Deadlines, Dispatch, Snapsh
 use tidegate_proxy::ControlPort;
 
 /// See the module's documentation.
-pub struct FakeControl {
+pub(crate) struct FakeControl {
     snapshot: Option<Arc<Snapshot>>,
-    pub deadlines: Deadlines,
+    pub(crate) deadlines: Deadlines,
     hot: Mutex<Hot>,
     heard: Mutex<Heard>,
     attempts: AtomicU64,
     /// Decisions take for ever.
-    pub silent: AtomicBool,
+    pub(crate) silent: AtomicBool,
     /// Decisions panic.
-    pub panics: AtomicBool,
+    pub(crate) panics: AtomicBool,
 }
 
 #[derive(Default)]
@@ -40,11 +40,11 @@ struct Hot {
 
 /// Everything the proxy told.
 #[derive(Clone, Default)]
-pub struct Heard {
-    pub reports: Vec<(AttemptOutcome, bool)>,
-    pub usages: Vec<Usage>,
-    pub abandoned: Vec<AttemptId>,
-    pub asks: u64,
+pub(crate) struct Heard {
+    pub(crate) reports: Vec<(AttemptOutcome, bool)>,
+    pub(crate) usages: Vec<Usage>,
+    pub(crate) abandoned: Vec<AttemptId>,
+    pub(crate) asks: u64,
 }
 
 impl View for Hot {
@@ -67,7 +67,7 @@ impl View for Hot {
 
 impl FakeControl {
     /// With a document, every connection of which has the credential `sk-<connection>`.
-    pub fn new(document: Document, deadlines: Deadlines) -> Self {
+    pub(crate) fn new(document: Document, deadlines: Deadlines) -> Self {
         let config = Config::build(document, 1, &Overrides::default()).unwrap();
         let credentials = config
             .connections
@@ -90,7 +90,7 @@ impl FakeControl {
     }
 
     /// Without any configuration.
-    pub fn unconfigured(deadlines: Deadlines) -> Self {
+    pub(crate) fn unconfigured(deadlines: Deadlines) -> Self {
         Self {
             snapshot: None,
             deadlines,
@@ -102,12 +102,12 @@ impl FakeControl {
         }
     }
 
-    pub fn heard(&self) -> Heard {
+    pub(crate) fn heard(&self) -> Heard {
         self.heard.lock().clone()
     }
 
     /// Outcomes of all reports, in order.
-    pub fn outcomes(&self) -> Vec<tidegate_core::outcome::Outcome> {
+    pub(crate) fn outcomes(&self) -> Vec<tidegate_core::outcome::Outcome> {
         let heard = self.heard.lock();
         heard
             .reports

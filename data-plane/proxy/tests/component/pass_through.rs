@@ -75,6 +75,7 @@ async fn a_stream_is_handed_on_byte_for_byte() {
 async fn every_endpoint_answers(#[case] path: &str, #[case] model: &str, #[case] stream: bool) {
     let bench = Bench::start().await;
     let body = json!({"model": model, "stream": stream, "input": "ahoy", "max_tokens": 5,
+        "stream_options": {"include_usage": true},
         "messages": [{"role": "user", "content": "ahoy"}]});
     let reply = bench.client.post(path, &body).await;
     assert_eq!(reply.status, 200, "{reply:?}");
@@ -288,4 +289,24 @@ async fn many_requests_at_once_are_all_answered() {
     assert!(bench.metric("tidegate_dp_requests_in_flight").await.abs() < 0.5);
     let complete = "tidegate_dp_requests_total{endpoint=\"chat_completions\",end=\"complete\"}";
     assert!((bench.metric(complete).await - 100.0).abs() < 0.5);
+}
+
+#[tokio::test]
+async fn an_answer_may_take_longer_than_a_request_head() {
+    let bench = Bench::start_with(Options {
+        limits: tidegate_proxy::Limits {
+            head_time: std::time::Duration::from_millis(200),
+            ..Default::default()
+        },
+        ..Options::default()
+    })
+    .await;
+    bench.one.set_default(Mode::Latency {
+        before: std::time::Duration::from_millis(600),
+    });
+    let reply = bench
+        .client
+        .post("/v1/chat/completions", &chat("one/m", false))
+        .await;
+    assert_eq!(reply.status, 200);
 }

@@ -108,15 +108,23 @@ pub(crate) struct Decider {
 /// The view with providers replaced by what this decision knows better.
 struct Corrected<'a> {
     view: &'a View,
+    /// Who asks: a probe that this attempt holds already does not stand in its own way.
+    attempt: AttemptId,
     providers: BTreeMap<ProviderId, Arc<ProviderState>>,
 }
 
 impl RoutingView for Corrected<'_> {
     fn provider(&self, provider: &ProviderId) -> Option<Arc<ProviderState>> {
-        match self.providers.get(provider) {
-            Some(state) => Some(Arc::clone(state)),
-            None => self.view.provider(provider),
+        if let Some(state) = self.providers.get(provider) {
+            return Some(Arc::clone(state));
         }
+        let state = self.view.provider(provider)?;
+        if state.breaker.probe_holder() != Some(self.attempt) {
+            return Some(state);
+        }
+        let mut state = Arc::unwrap_or_clone(state);
+        state.breaker.return_probe(self.attempt);
+        Some(Arc::new(state))
     }
 
     fn connection(
@@ -212,6 +220,7 @@ impl Decider {
             |connection: &ConnectionId| current.credentials.contains_key(connection);
         let mut view = Corrected {
             view: &self.view,
+            attempt,
             providers: BTreeMap::new(),
         };
         let deadline = began + TOTAL_LIMIT;

@@ -14,8 +14,6 @@ use std::time::Duration;
 
 use futures::Stream;
 use secrecy::SecretString;
-#[cfg(test)]
-use tidegate_core::ids::Shard;
 use tidegate_store::durable::DurableStore;
 use tidegate_store::hot::HotStore;
 use tidegate_store::seal::Sealer;
@@ -346,12 +344,6 @@ impl ControlPlane {
             tasks.wait().await;
         };
         tokio::time::timeout(drain_limit, ending).await.is_ok()
-    }
-
-    /// The state of a shard as decisions see it is what the store has: nothing waits and nothing is laid over it.
-    #[cfg(test)]
-    pub(crate) fn is_settled(&self, shard: Shard) -> bool {
-        self.services.recorder.is_settled(shard)
     }
 }
 

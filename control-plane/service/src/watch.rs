@@ -5,6 +5,9 @@
 //! sent, so no shard goes back, also when this replica is behind the one the data plane watched before. A watcher that
 //! is too slow for the bounded queue of changes gets the shards whole again; it slows down nobody else.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -144,6 +144,27 @@ impl ShardQueue {
         self.planes.lock().is_empty()
     }
 
+    /// Queues reports as if they had been submitted.
+    #[cfg(test)]
+    pub(super) fn fill(
+        &self,
+        plane: PlaneIncarnation,
+        reports: impl IntoIterator<Item = Report>,
+    ) -> Arc<Progress> {
+        let progress = Arc::new(Progress::new(local_now()));
+        let waiting = reports.into_iter().map(|report| Waiting {
+            report,
+            overlaid: false,
+        });
+        let queue = PlaneQueue {
+            waiting: waiting.collect(),
+            last_queued: u64::MAX,
+            progress: Arc::clone(&progress),
+        };
+        self.planes.lock().insert(plane, queue);
+        progress
+    }
+
     fn len(&self) -> usize {
         self.planes
             .lock()

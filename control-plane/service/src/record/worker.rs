@@ -1,7 +1,5 @@
 //! A shard's worker: takes what waits, folds it, writes it, acknowledges it.
 
-#[cfg(test)]
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tidegate_core::ids::Shard;
@@ -217,11 +215,5 @@ impl Recorder {
         self.metrics.reports(ReportFate::Invalid, folded.unknown);
         self.metrics
             .reports(fate, outcomes.saturating_sub(folded.unknown));
-    }
-
-    /// No overlay lies over the shard; tests look here.
-    #[cfg(test)]
-    pub(crate) fn is_settled(&self, shard: Shard) -> bool {
-        !self.queue(shard).overlaid.load(Ordering::Acquire) && self.queue(shard).is_empty()
     }
 }

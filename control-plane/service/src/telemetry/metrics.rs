@@ -316,12 +316,6 @@ impl Metrics {
             .inc_by(count);
     }
 
-    /// How many reports met a fate so far; tests look here.
-    #[cfg(test)]
-    pub(crate) fn reports_so_far(&self, fate: ReportFate) -> u64 {
-        self.reports.get_or_create(&FateLabel { fate }).get()
-    }
-
     /// The tree in the text format.
     pub(crate) fn encode(&self) -> Result<String, std::fmt::Error> {
         let mut text = String::new();

@@ -1,0 +1,323 @@
+//! From flags and environment to settings that can be run. Everything is checked here, before a port opens.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use secrecy::{ExposeSecret as _, SecretString};
+use tidegate_control::plane::{Certificate, Identity, ServerTlsConfig, Tokens};
+use tidegate_store::seal::{Sealer, SealingKey};
+use tidegate_store_redis::{RedisConfig, RedisMode};
+
+use crate::cli::{Args, DatabaseArgs, RedisArgs, RedisKind, SecretArgs, TlsArgs};
+
+/// Contract variables that override defaults, by the beginning of their names. Others, which may hold secrets, are not
+/// read and not sent to data planes.
+const OVERRIDES: [&str; 2] = ["OMNIROUTE_CIRCUIT_BREAKER_", "OMNIROUTE_PROVIDER_BREAKER_"];
+/// Longest value of such a variable, in bytes.
+const MAX_OVERRIDE_BYTES: usize = 64;
+
+/// Settings that can be run.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) grpc_listen: SocketAddr,
+    pub(crate) http_listen: SocketAddr,
+    pub(crate) database_url: SecretString,
+    pub(crate) migrate: bool,
+    pub(crate) redis: Option<RedisConfig>,
+    pub(crate) sealer: Option<Sealer>,
+    pub(crate) tokens: Tokens,
+    pub(crate) tls: Option<ServerTlsConfig>,
+    pub(crate) replica: String,
+    pub(crate) ready_file: Option<PathBuf>,
+    pub(crate) grace: Duration,
+    pub(crate) start_limit: Duration,
+    pub(crate) log: String,
+    pub(crate) environment: BTreeMap<String, String>,
+    pub(crate) validate_only: bool,
+}
+
+impl Settings {
+    /// Makes sense of flags and environment.
+    pub(crate) fn read(
+        args: Args,
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> Result<Self> {
+        let Args {
+            command,
+            grpc_listen,
+            http_listen,
+            database,
+            redis,
+            secrets,
+            tls,
+            name,
+            ready_file,
+            grace,
+            start_limit,
+            log,
+            validate,
+        } = args;
+        let serves = command != Some(crate::cli::Command::Migrate);
+        let DatabaseArgs {
+            database_url,
+            database_url_file,
+            no_migrate,
+        } = database;
+        let database_url = secret("TIDEGATE_DATABASE_URL", database_url, database_url_file)?
+            .context("TIDEGATE_DATABASE_URL is not set")?;
+        let scheme = database_url.expose_secret().split(':').next();
+        ensure!(
+            matches!(scheme, Some("postgres" | "postgresql")),
+            "TIDEGATE_DATABASE_URL must begin with postgres:// (the standalone binary has a database of its own)"
+        );
+        let (sealer, tokens) = trust(secrets, serves)?;
+        if serves {
+            check_open(grpc_listen, &tokens)?;
+        }
+        tracing_subscriber::EnvFilter::try_new(&log).context("TIDEGATE_LOG is not a filter")?;
+        Ok(Self {
+            grpc_listen,
+            http_listen,
+            database_url,
+            migrate: !no_migrate,
+            redis: redis_config(redis, serves)?,
+            sealer,
+            tokens,
+            tls: tls_config(&tls)?,
+            replica: name.unwrap_or_else(|| format!("control-plane-{}", uuid::Uuid::now_v7())),
+            ready_file,
+            grace,
+            start_limit,
+            log,
+            environment: overrides(environment),
+            validate_only: validate,
+        })
+    }
+}
+
+fn trust(args: SecretArgs, serves: bool) -> Result<(Option<Sealer>, Tokens)> {
+    let SecretArgs {
+        sealing_key,
+        sealing_key_file,
+        data_plane_token,
+        data_plane_token_file,
+        admin_token,
+        admin_token_file,
+    } = args;
+    let sealer = match secret("TIDEGATE_SEALING_KEY", sealing_key, sealing_key_file)? {
+        Some(text) => {
+            let key = SealingKey::parse(&text).context("TIDEGATE_SEALING_KEY")?;
+            Some(Sealer::new(&key).context("TIDEGATE_SEALING_KEY")?)
+        }
+        None if serves => {
+            bail!("TIDEGATE_SEALING_KEY is not set; make one with `openssl rand -hex 32`")
+        }
+        None => None,
+    };
+    let tokens = Tokens {
+        data_plane: secret(
+            "TIDEGATE_DATA_PLANE_TOKEN",
+            data_plane_token,
+            data_plane_token_file,
+        )?,
+        admin: secret("TIDEGATE_ADMIN_TOKEN", admin_token, admin_token_file)?,
+    };
+    Ok((sealer, tokens))
+}
+
+/// The same rule the listener keeps, told before anything is started.
+fn check_open(listen: SocketAddr, tokens: &Tokens) -> Result<()> {
+    let open = tokens.data_plane.is_none() || tokens.admin.is_none();
+    ensure!(
+        !open || listen.ip().is_loopback(),
+        "{listen} is not a loopback address: set TIDEGATE_DATA_PLANE_TOKEN and TIDEGATE_ADMIN_TOKEN"
+    );
+    Ok(())
+}
+
+fn redis_config(args: RedisArgs, serves: bool) -> Result<Option<RedisConfig>> {
+    let RedisArgs {
+        redis_url,
+        redis_url_file,
+        redis_mode,
+        redis_service,
+        redis_node_url,
+    } = args;
+    let Some(urls) = secret("TIDEGATE_REDIS_URL", redis_url, redis_url_file)? else {
+        ensure!(!serves, "TIDEGATE_REDIS_URL is not set");
+        return Ok(None);
+    };
+    let urls: Vec<String> = urls
+        .expose_secret()
+        .split(',')
+        .map(|url| url.trim().to_owned())
+        .collect();
+    let first = urls.first().cloned().unwrap_or_default();
+    ensure!(
+        redis_mode != RedisKind::Single || urls.len() == 1,
+        "TIDEGATE_REDIS_URL names several servers, but TIDEGATE_REDIS_MODE is single"
+    );
+    let mode = match redis_mode {
+        RedisKind::Single => RedisMode::Single,
+        RedisKind::Cluster => RedisMode::Cluster,
+        RedisKind::Sentinel => RedisMode::Sentinel {
+            service: redis_service,
+            node_url: redis_node_url.map(|url| url.expose_secret().to_owned()),
+        },
+    };
+    Ok(Some(RedisConfig {
+        mode,
+        urls,
+        ..RedisConfig::single(first)
+    }))
+}
+
+fn tls_config(args: &TlsArgs) -> Result<Option<ServerTlsConfig>> {
+    let TlsArgs {
+        tls_cert_file,
+        tls_key_file,
+        tls_client_ca_file,
+    } = args;
+    let (cert, key) = match (tls_cert_file, tls_key_file) {
+        (Some(cert), Some(key)) => (pem(cert)?, pem(key)?),
+        (None, None) => {
+            ensure!(
+                tls_client_ca_file.is_none(),
+                "TIDEGATE_TLS_CLIENT_CA_FILE needs a certificate and key of our own"
+            );
+            return Ok(None);
+        }
+        (Some(_), None) => bail!("TIDEGATE_TLS_CERT_FILE is set, TIDEGATE_TLS_KEY_FILE is not"),
+        (None, Some(_)) => bail!("TIDEGATE_TLS_KEY_FILE is set, TIDEGATE_TLS_CERT_FILE is not"),
+    };
+    let mut tls = ServerTlsConfig::new().identity(Identity::from_pem(cert, key));
+    if let Some(ca) = tls_client_ca_file {
+        tls = tls.client_ca_root(Certificate::from_pem(pem(ca)?));
+    }
+    Ok(Some(tls))
+}
+
+fn pem(path: &Path) -> Result<Vec<u8>> {
+    std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// A secret given itself or as a file; surrounding white space is cut off.
+fn secret(
+    name: &str,
+    value: Option<SecretString>,
+    file: Option<PathBuf>,
+) -> Result<Option<SecretString>> {
+    let text = match (value, file) {
+        (Some(_), Some(_)) => bail!("{name} and {name}_FILE are both set"),
+        (Some(value), None) => value,
+        (None, Some(file)) => {
+            let text = std::fs::read_to_string(&file)
+                .with_context(|| format!("cannot read {name}_FILE {}", file.display()))?;
+            SecretString::from(text)
+        }
+        (None, None) => return Ok(None),
+    };
+    let trimmed = text.expose_secret().trim();
+    ensure!(!trimmed.is_empty(), "{name} is empty");
+    Ok(Some(SecretString::from(trimmed)))
+}
+
+fn overrides(
+    environment: impl IntoIterator<Item = (OsString, OsString)>,
+) -> BTreeMap<String, String> {
+    environment
+        .into_iter()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .filter(|(name, value)| {
+            OVERRIDES.iter().any(|prefix| name.starts_with(prefix))
+                && value.len() <= MAX_OVERRIDE_BYTES
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    const KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+
+    fn read(args: &[&str]) -> Result<Settings> {
+        let args = std::iter::once("x").chain(args.iter().copied());
+        Settings::read(Args::try_parse_from(args).unwrap(), Vec::new())
+    }
+
+    fn good() -> Vec<&'static str> {
+        vec![
+            "--database-url",
+            "postgres://h/d",
+            "--redis-url",
+            "redis://h",
+            "--sealing-key",
+            KEY,
+        ]
+    }
+
+    #[test]
+    fn what_is_needed_is_asked_for_by_name() {
+        assert!(read(&good()).is_ok());
+        for (missing, name) in [(0, "DATABASE_URL"), (2, "REDIS_URL"), (4, "SEALING_KEY")] {
+            let mut args = good();
+            args.drain(missing..missing + 2);
+            let error = format!("{:#}", read(&args).unwrap_err());
+            assert!(error.contains(name), "{error}");
+        }
+    }
+
+    #[test]
+    fn open_listener_on_the_network_is_refused() {
+        let mut args = good();
+        args.extend(["--grpc-listen", "0.0.0.0:7400", "--admin-token", "t"]);
+        let error = format!("{:#}", read(&args).unwrap_err());
+        assert!(error.contains("loopback"), "{error}");
+        args.extend(["--data-plane-token", "t"]);
+        assert!(read(&args).is_ok());
+    }
+
+    #[test]
+    fn migration_needs_the_database_only() {
+        assert!(read(&["migrate", "--database-url", "postgres://h/d"]).is_ok());
+    }
+
+    #[test]
+    fn secrets_come_from_files_without_white_space_and_never_show() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("key");
+        std::fs::write(&file, format!("{KEY}\n")).unwrap();
+        let mut args = good();
+        args.truncate(4);
+        args.extend([
+            "--sealing-key-file",
+            file.to_str().unwrap(),
+            "--admin-token",
+            "hush",
+        ]);
+        let settings = read(&args).unwrap();
+        let shown = format!("{settings:?}");
+        assert!(!shown.contains("hush") && !shown.contains(KEY), "{shown}");
+    }
+
+    #[test]
+    fn only_overrides_of_the_contract_are_taken_from_the_environment() {
+        let variable = |name: &str, value: &str| (OsString::from(name), OsString::from(value));
+        let found = overrides([
+            variable(
+                "OMNIROUTE_PROVIDER_BREAKER_OAUTH_DEGRADATION_THRESHOLD",
+                "4",
+            ),
+            variable("OMNIROUTE_API_KEY", "secret"),
+            variable("PATH", "/bin"),
+        ]);
+        assert_eq!(found.len(), 1);
+    }
+}

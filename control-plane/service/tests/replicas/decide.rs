@@ -1,0 +1,153 @@
+//! Decisions and the half-open probe.
+
+use tidegate_proto::common::v1 as common;
+use tidegate_proto::routing::v1::decide_response::Step;
+use tidegate_proto::routing::v1::{self as routing, AbandonRequest, AwaitRequest};
+use tonic::Code;
+
+use crate::fleet::{ALPHA, Fleet, Replica, decide_request, eventually, success};
+
+/// Past the reset timeout of class `local`.
+const PAST_RESET_MS: i64 = 16_000;
+
+fn probe_of(response: &routing::DecideResponse) -> Option<&common::Attempt> {
+    match response.step.as_ref().unwrap() {
+        Step::Dispatch(dispatch) => dispatch.attempt.as_ref().filter(|attempt| attempt.probe),
+        Step::Wait(_) | Step::Reject(_) => None,
+    }
+}
+
+async fn half_open(fleet: &Fleet, replicas: [&Replica; 2]) {
+    replicas[0].open_breaker(7).await;
+    replicas[1].breaker_becomes("OPEN").await;
+    fleet.memory.step_clock(PAST_RESET_MS);
+    for replica in replicas {
+        replica.breaker_becomes("HALF_OPEN").await;
+    }
+}
+
+#[tokio::test]
+async fn two_decisions_at_once_on_half_open_get_one_probe() {
+    let (fleet, [one, other]) = Fleet::with_replicas().await;
+    half_open(&fleet, [&one, &other]).await;
+    let (first, second) = tokio::join!(one.decide(8, 1), other.decide(9, 1));
+    let probes = [probe_of(&first), probe_of(&second)];
+    assert_eq!(probes.iter().flatten().count(), 1, "{probes:?}");
+    let rejected = [&first, &second]
+        .iter()
+        .filter(|it| matches!(it.step, Some(Step::Reject(_))))
+        .count();
+    assert_eq!(rejected, 1);
+}
+
+#[tokio::test]
+async fn same_attempt_asked_twice_keeps_its_probe_and_success_closes() {
+    let (fleet, [one, other]) = Fleet::with_replicas().await;
+    half_open(&fleet, [&one, &other]).await;
+    let first = one.decide(8, 1).await;
+    let probe = probe_of(&first).expect("the probe").clone();
+    eventually("the probe at the other replica", async || {
+        probe_of(&other.decide(9, 1).await).is_none()
+    })
+    .await;
+    let again = other.decide(8, 1).await;
+    assert_eq!(probe_of(&again).map(|it| it.id), Some(probe.id));
+    let mut reporting = other.report().await;
+    reporting.send(8, vec![success(8, 1, &probe)]).await;
+    reporting.acknowledged_to(1).await;
+    one.breaker_becomes("CLOSED").await;
+}
+
+#[tokio::test]
+async fn abandoned_probe_can_be_taken_by_another() {
+    let (fleet, [one, other]) = Fleet::with_replicas().await;
+    half_open(&fleet, [&one, &other]).await;
+    let first = one.decide(8, 1).await;
+    let probe = probe_of(&first).expect("the probe").clone();
+    let abandon = AbandonRequest {
+        attempt: probe.id,
+        provider: ALPHA.to_owned(),
+    };
+    other.routing().abandon(abandon).await.unwrap();
+    eventually("another probe", async || {
+        probe_of(&one.decide(9, 1).await).is_some()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn without_the_store_one_replica_still_gives_one_probe() {
+    let (fleet, [one, other]) = Fleet::with_replicas().await;
+    half_open(&fleet, [&one, &other]).await;
+    one.hot.freeze();
+    let first = one.decide(8, 1).await;
+    assert!(probe_of(&first).is_some(), "{first:?}");
+    let second = one.decide(9, 1).await;
+    assert!(probe_of(&second).is_none(), "{second:?}");
+    one.hot.drop_parked();
+    one.hot.thaw().await;
+}
+
+#[tokio::test]
+async fn last_failure_is_classified_and_avoided_at_once() {
+    let (_fleet, [one]) = Fleet::with_replicas().await;
+    let attempt = one.dispatched(7).await;
+    let mut request = decide_request(7, 2);
+    request.last_failure = Some(routing::LastFailure {
+        attempt: Some(attempt),
+        outcome: Some(common::Outcome {
+            kind: Some(common::outcome::Kind::Response(common::UpstreamError {
+                status: 401,
+                ..common::UpstreamError::default()
+            })),
+        }),
+        ..routing::LastFailure::default()
+    });
+    let answer = one.routing().decide(request).await.unwrap().into_inner();
+    assert_eq!(answer.classification.unwrap().status, 401);
+    assert!(answer.failed_at_unix_ms > 0);
+    assert!(matches!(answer.step, Some(Step::Reject(_))));
+    // Nothing was recorded.
+    assert_eq!(one.connection("a1").await.state, "active");
+}
+
+#[tokio::test]
+async fn dispatch_carries_what_its_report_is_compared_with() {
+    let (_fleet, [one]) = Fleet::with_replicas().await;
+    let response = one.decide(7, 3).await;
+    assert_eq!(response.configuration_version, 1);
+    assert!(!response.freshness.unwrap().stale);
+    let Some(Step::Dispatch(dispatch)) = response.step else {
+        panic!("expected a dispatch");
+    };
+    let attempt = dispatch.attempt.unwrap();
+    assert_eq!(attempt.connection, "a1");
+    assert_eq!(attempt.credential_version, 1);
+    assert!(attempt.decided_on.unwrap().incarnation > 0);
+    assert_eq!(dispatch.deadlines.unwrap().connect_ms, 30_000);
+}
+
+#[tokio::test]
+async fn unknown_tickets_are_not_granted_and_bad_questions_are_refused() {
+    let (_fleet, [one]) = Fleet::with_replicas().await;
+    let mut client = one.routing();
+    let answer = client
+        .r#await(AwaitRequest {
+            attempt: Some(common::AttemptId {
+                plane: 7,
+                number: 1,
+            }),
+            ticket: b"?".to_vec(),
+        })
+        .await
+        .unwrap();
+    assert!(!answer.into_inner().granted);
+    let mut without_protocol = decide_request(7, 1);
+    without_protocol.facts.as_mut().unwrap().protocol = 0;
+    let refused = client.decide(without_protocol).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    let mut unknown_key = decide_request(7, 1);
+    unknown_key.facts.as_mut().unwrap().key_id = "nobody".to_owned();
+    let refused = client.decide(unknown_key).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+}

@@ -1,0 +1,14 @@
+//! Control planes over in-process connections, sharing a hot store in memory and a durable store in a file.
+
+#[cfg(test)]
+mod apply;
+#[cfg(test)]
+mod decide;
+#[cfg(test)]
+mod fleet;
+#[cfg(test)]
+mod loss;
+#[cfg(test)]
+mod report;
+#[cfg(test)]
+mod watch;

@@ -11,6 +11,7 @@ use clap::Parser as _;
 
 use crate::cli::Args;
 use crate::config::ServerConfig;
+use crate::run::BadConfiguration;
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
@@ -37,7 +38,11 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(error = format!("{error:#}"), "the data plane ended");
-            ExitCode::FAILURE
+            if error.is::<BadConfiguration>() {
+                BAD_CONFIGURATION.into()
+            } else {
+                ExitCode::FAILURE
+            }
         }
     }
 }

@@ -21,6 +21,16 @@ use crate::ready_file;
 /// Reports and usage that wait are delivered within this once no request runs any more.
 const FLUSH: Duration = Duration::from_secs(6);
 
+/// The settings are to blame, not the world.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BadConfiguration;
+
+impl std::fmt::Display for BadConfiguration {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("the settings cannot be used")
+    }
+}
+
 /// Runs until SIGTERM or SIGINT.
 ///
 /// # Errors
@@ -49,6 +59,8 @@ async fn serve(config: ServerConfig) -> Result<()> {
         drain_delay,
         grace,
     } = config;
+    let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+    let client = PlaneClient::start(plane, &tasks, stop.clone()).context(BadConfiguration)?;
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT")?;
     let clients = bind(listen).await?;
@@ -61,8 +73,6 @@ async fn serve(config: ServerConfig) -> Result<()> {
         addresses.insert("admin", admin.local_addr()?);
     }
 
-    let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-    let client = PlaneClient::start(plane, &tasks, stop.clone()).context("the control plane")?;
     let registry = Arc::new(RwLock::new(Registry::default()));
     client
         .metrics()

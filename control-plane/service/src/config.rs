@@ -31,6 +31,8 @@ pub(crate) use credentials::Credential;
 
 /// How often the version of the document is asked for.
 const POLL_EVERY: Duration = Duration::from_millis(500);
+/// Failures in a row of which one is logged.
+const LOG_EACH_FAILURES: u32 = 20;
 /// Limit of the cheap question (decision 54).
 const POLL_LIMIT: Duration = Duration::from_millis(500);
 /// Limit of loading and saving, which may be large.
@@ -123,9 +125,16 @@ impl Published {
 
     /// Follows the stored document for ever.
     pub(crate) async fn follow_forever(&self) {
+        let mut failures: u32 = 0;
         loop {
-            if let Err(error) = self.refresh().await {
-                tracing::warn!(%error, "the configuration could not be refreshed");
+            match self.refresh().await {
+                Ok(()) => failures = 0,
+                Err(error) => {
+                    if failures.is_multiple_of(LOG_EACH_FAILURES) {
+                        tracing::warn!(%error, "the configuration could not be refreshed");
+                    }
+                    failures = failures.wrapping_add(1);
+                }
             }
             tokio::select! {
                 () = tokio::time::sleep(POLL_EVERY) => {}

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use futures::stream::BoxStream;
 use parking_lot::Mutex;
 use tidegate_core::ids::Shard;
+use tidegate_core::time::Timestamp;
 use tidegate_core::version::Incarnation;
 use tidegate_store::hot::{
     Announcement, Followed, HotStore, HotStoreError, ShardCheck, ShardImage, ShardWrite,
@@ -50,6 +51,8 @@ pub(crate) struct Hot {
 struct Last {
     failed: Option<Instant>,
     logged: Option<Instant>,
+    /// A time of the store that has certainly passed, and when it was heard.
+    heard: Option<(Timestamp, Instant)>,
 }
 
 impl Hot {
@@ -70,8 +73,8 @@ impl Hot {
         limit: Duration,
     ) -> Result<WriteOutcome, HotStoreError> {
         let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
-        write.not_after = self.clock.now().plus_ms(limit_ms);
         let sent = local_now();
+        write.not_after = self.store_now(sent).plus_ms(limit_ms);
         let outcome = self
             .call(StoreCall::Write, limit, self.store.write(write))
             .await?;
@@ -80,7 +83,18 @@ impl Hot {
             WriteOutcome::Refused(refusal) => refusal.now,
         };
         self.clock.observe(sent, time);
+        self.last.lock().heard = Some((time, local_now()));
         Ok(outcome)
+    }
+
+    /// The store's time at least: the clock's, or what the last answer showed if that is later. A clock that is
+    /// behind by more than a call's limit would have every write refused as late until it is calibrated anew.
+    fn store_now(&self, now: Instant) -> Timestamp {
+        let clock = self.clock.now();
+        self.last.lock().heard.map_or(clock, |(time, at)| {
+            let since = now.saturating_duration_since(at).as_millis();
+            clock.max(time.plus_ms(u64::try_from(since).unwrap_or(u64::MAX)))
+        })
     }
 
     /// Reads a shard whole.

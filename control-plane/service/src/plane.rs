@@ -4,8 +4,9 @@
 //! adapter, so the standalone binary and tests hand it theirs. What it listens on is handed to it as well: a TCP
 //! listener, or any stream of connections.
 //!
-//! **Ending** ([`ControlPlane::shutdown`]): streams of data planes end first, so that they turn to another replica;
-//! then requests under way are answered; then the background tasks write a last time. All of it has one limit.
+//! **Ending** ([`ControlPlane::shutdown`]): listeners take nothing new and streams of data planes end, so that they turn
+//! to another replica; then the background tasks write a last time. All of it has one limit. The futures that serve end
+//! when the requests under way are answered, which is for their owner to await.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -254,7 +255,7 @@ impl ControlPlane {
         let health = show_health(reporter, move || {
             config.current().is_some() && view.is_filled() && !drain.is_cancelled()
         });
-        self.serving
+        self.tasks
             .spawn(self.stop.clone().run_until_cancelled_owned(health));
         routes
     }
@@ -336,11 +337,10 @@ impl ControlPlane {
         drop(services);
         let ending = async {
             drain.cancel();
-            // The health reporter ends with the background tasks.
-            stop.cancel();
             serving.close();
-            tasks.close();
             serving.wait().await;
+            stop.cancel();
+            tasks.close();
             tasks.wait().await;
         };
         tokio::time::timeout(drain_limit, ending).await.is_ok()

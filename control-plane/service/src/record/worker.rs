@@ -13,9 +13,9 @@ use crate::clock::local_now;
 use crate::hot::WRITE_LIMIT;
 use crate::telemetry::metrics::ReportFate;
 
-use super::Recorder;
 use super::batch::Batch;
 use super::fold::{Fold, FoldError, Shown, entries};
+use super::{MAX_REPORT_AGE_MS, Recorder};
 
 /// Refusals after which a batch pauses like after a write.
 const MAX_REFUSALS: u32 = 16;
@@ -43,6 +43,8 @@ struct Folded {
     values: Vec<WriteValue>,
     transitions: Vec<tidegate_core::state::Transition>,
     unknown: u64,
+    /// Reports that have become too old while they waited.
+    too_old: u64,
 }
 
 impl Recorder {
@@ -194,8 +196,15 @@ impl Recorder {
         let Some(config) = self.config.config() else {
             return Err(FoldError::Unreadable);
         };
-        let mut fold = Fold::new(&config, &self.view, shown, incarnation, self.clock.now());
+        let now = self.clock.now();
+        let oldest = now.minus_ms(MAX_REPORT_AGE_MS);
+        let mut too_old: u64 = 0;
+        let mut fold = Fold::new(&config, &self.view, shown, incarnation, now);
         for outcome in &batch.outcomes {
+            if outcome.occurred_at < oldest {
+                too_old = too_old.saturating_add(1);
+                continue;
+            }
             let attempt = &outcome.attempt;
             let event = Event::Outcome(Box::new((**outcome).clone()));
             fold.event(&attempt.provider, Some(&attempt.connection), &event)?;
@@ -203,6 +212,7 @@ impl Recorder {
         Ok(Folded {
             values: fold.writes()?,
             unknown: fold.unknown,
+            too_old,
             transitions: fold.transitions,
         })
     }
@@ -213,7 +223,8 @@ impl Recorder {
         }
         let outcomes = u64::try_from(batch.outcomes.len()).unwrap_or(u64::MAX);
         self.metrics.reports(ReportFate::Invalid, folded.unknown);
-        self.metrics
-            .reports(fate, outcomes.saturating_sub(folded.unknown));
+        self.metrics.reports(ReportFate::TooOld, folded.too_old);
+        let aside = folded.unknown.saturating_add(folded.too_old);
+        self.metrics.reports(fate, outcomes.saturating_sub(aside));
     }
 }

@@ -151,7 +151,7 @@ mod tests {
     fn metrics_show_zero_before_anything_happens() {
         let encoded = Metrics::new().encode().unwrap();
         assert!(
-            encoded.contains("tidegate_cp_decisions_total{step=\"Dispatch\"} 0"),
+            encoded.contains("tidegate_cp_decisions_total{step=\"dispatch\"} 0"),
             "{encoded}"
         );
     }

@@ -3,72 +3,92 @@
 use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::time::Duration;
 
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
-/// What a decision said.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
-pub(crate) enum Step {
-    Dispatch,
-    Wait,
-    Reject,
-    Invalid,
+/// Labels from a closed list, each with its word.
+macro_rules! labels {
+    ($($(#[$doc:meta])* $visibility:vis enum $name:ident {
+        $($(#[$variant_doc:meta])* $variant:ident = $word:literal,)*
+    })*) => {
+        $(
+            $(#[$doc])*
+            #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+            $visibility enum $name {
+                $($(#[$variant_doc])* $variant,)*
+            }
+
+            impl EncodeLabelValue for $name {
+                fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), std::fmt::Error> {
+                    let word = match self {
+                        $(Self::$variant => $word,)*
+                    };
+                    EncodeLabelValue::encode(&word, encoder)
+                }
+            }
+        )*
+    };
 }
 
-/// A call to the hot store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
-pub(crate) enum StoreCall {
-    Write,
-    Read,
-    Check,
-    Begin,
-    Announce,
-}
+labels! {
+    /// What a decision said.
+    pub(crate) enum Step {
+        Dispatch = "dispatch",
+        Wait = "wait",
+        Reject = "reject",
+        Invalid = "invalid",
+    }
 
-/// How a store call ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
-enum CallResult {
-    Ok,
-    Failed,
-}
+    /// A call to the hot store.
+    pub(crate) enum StoreCall {
+        Write = "write",
+        Read = "read",
+        Check = "check",
+        Begin = "begin",
+        Announce = "announce",
+    }
 
-/// What became of a report.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
-pub(crate) enum ReportFate {
-    /// Written to the hot store.
-    Applied,
-    /// It changed nothing.
-    Unchanged,
-    /// It was applied before, here or by another replica.
-    Duplicate,
-    /// Older than the limit.
-    TooOld,
-    /// Not understood, or of something that is not configured.
-    Invalid,
-}
+    /// How a store call ended.
+    enum CallResult {
+        Ok = "ok",
+        Failed = "failed",
+    }
 
-/// Who took a half-open probe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
-pub(crate) enum ProbeGrant {
-    /// Through the hot store: one in the fleet.
-    Shared,
-    /// By this replica alone, the store being away.
-    Local,
-    /// Another attempt has it.
-    Refused,
-}
+    /// What became of a report.
+    pub(crate) enum ReportFate {
+        /// Written to the hot store.
+        Applied = "applied",
+        /// It changed nothing.
+        Unchanged = "unchanged",
+        /// It was applied before, here or by another replica.
+        Duplicate = "duplicate",
+        /// Older than the limit.
+        TooOld = "too_old",
+        /// Not understood, or of something that is not configured.
+        Invalid = "invalid",
+    }
 
-/// Why something that should be kept was not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
-pub(crate) enum Dropped {
-    /// A transition, because the queue to the durable store was full.
-    HistoryQueueFull,
-    /// A transition, because the durable store refused it for good.
-    HistoryRefused,
+    /// Who took a half-open probe.
+    pub(crate) enum ProbeGrant {
+        /// Through the hot store: one in the fleet.
+        Shared = "shared",
+        /// By this replica alone, the store being away.
+        Local = "local",
+        /// Another attempt has it.
+        Refused = "refused",
+    }
+
+    /// Why something that should be kept was not.
+    pub(crate) enum Dropped {
+        /// A transition, because the queue to the durable store was full.
+        HistoryQueueFull = "history_queue_full",
+        /// A transition, because the durable store refused it for good.
+        HistoryRefused = "history_refused",
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]

@@ -273,7 +273,7 @@ impl Follower {
     ) -> Result<(), Unreconciled> {
         let stands = self.hot.begin_incarnation(shard, found, known).await?;
         let stands = stands.map(|incarnation| incarnation.0);
-        tracing::warn!(%shard, found = found.map(|it| it.0), stands, "began an incarnation");
+        tracing::warn!(%shard, found = found.map(|it| it.0), stands, "the shard had no memory of its own here; an incarnation stands");
         Ok(())
     }
 

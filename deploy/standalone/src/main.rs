@@ -1,2 +1,115 @@
-//! Placeholder.
-fn main() {}
+//! `tidegate`: both planes in one process, with a database file and a hot store in memory. One binary, one YAML
+//! file; enough for one machine. What it does is what the fleet does, over the same contract.
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command line tool; the demo is meant to be read"
+)]
+
+mod cli;
+mod demo;
+mod sealing_key;
+mod standalone;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+use crate::cli::{Arguments, Command, DemoArguments, RunArguments};
+use crate::standalone::{Options, Standalone};
+
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// Exit code for what is wrong with the command line or the configuration (`EX_USAGE`).
+const USAGE: u8 = 64;
+
+/// What ends the program early.
+enum Failure {
+    /// The configuration or the command line is wrong; nothing was started.
+    Configuration(anyhow::Error),
+    /// Anything else.
+    Other(anyhow::Error),
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Other(error)
+    }
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let ended = match Arguments::parse().command {
+        Command::Run(arguments) => run(arguments).await,
+        Command::Demo(arguments) => run_demo(arguments).await,
+        Command::Validate { config } => validate(&config),
+    };
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Configuration(error)) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(USAGE)
+        }
+        Err(Failure::Other(error)) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn log_json(default: &str) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
+    tracing_subscriber::fmt()
+        .json()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
+}
+
+async fn run(arguments: RunArguments) -> Result<(), Failure> {
+    let RunArguments {
+        config,
+        listen,
+        grpc_listen,
+        data,
+        grace,
+        ready_file,
+    } = arguments;
+    log_json("info");
+    let loaded = standalone::load(&config).map_err(Failure::Configuration)?;
+    let standalone = Standalone::start(
+        Options {
+            listen,
+            grpc_listen,
+            data,
+            require_key: standalone::key_is_required(),
+        },
+        loaded,
+    )
+    .await?;
+    if let Some(path) = ready_file {
+        standalone.write_ready_file(&path)?;
+    }
+    let mut terminate = signal(SignalKind::terminate()).map_err(anyhow::Error::from)?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        interrupted = tokio::signal::ctrl_c() => interrupted.map_err(anyhow::Error::from)?,
+        failed = standalone.failed() => return Err(failed.into()),
+    }
+    standalone.drain(grace).await;
+    Ok(())
+}
+
+async fn run_demo(arguments: DemoArguments) -> Result<(), Failure> {
+    log_json("error");
+    Ok(demo::run(arguments).await?)
+}
+
+fn validate(config: &std::path::Path) -> Result<(), Failure> {
+    standalone::load(config).map_err(Failure::Configuration)?;
+    println!("{} is valid", config.display());
+    Ok(())
+}

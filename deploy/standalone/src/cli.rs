@@ -1,0 +1,87 @@
+//! Definitions of the command line; nothing is done here.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Keeps LLM traffic flowing: both planes in one process.
+#[derive(Debug, Parser)]
+#[command(name = "tidegate", version, arg_required_else_help = true)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Serve what a configuration file describes.
+    Run(RunArguments),
+    /// Serve three fake providers that fail in different ways, and show what happens. Needs no key.
+    Demo(DemoArguments),
+    /// Check a configuration file and the secrets it refers to; start nothing.
+    Validate {
+        /// The file.
+        #[arg(short, long)]
+        config: PathBuf,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArguments {
+    /// YAML file with the whole configuration; replaces the stored one.
+    #[arg(short, long, env = "TIDEGATE_CONFIG")]
+    pub(crate) config: PathBuf,
+
+    /// Where clients connect; also serves /livez, /readyz and /metrics.
+    #[arg(long, env = "TIDEGATE_LISTEN", default_value = "127.0.0.1:8080")]
+    pub(crate) listen: SocketAddr,
+
+    /// Where tidegatectl connects; a loopback address.
+    #[arg(long, env = "TIDEGATE_GRPC_LISTEN", default_value = "127.0.0.1:7400")]
+    pub(crate) grpc_listen: SocketAddr,
+
+    /// Folder for the database and the key that seals credentials; made when missing.
+    #[arg(long, env = "TIDEGATE_DATA", default_value = "tidegate-data")]
+    pub(crate) data: PathBuf,
+
+    /// How long open streams may take to finish after SIGTERM.
+    #[arg(
+        long,
+        env = "TIDEGATE_GRACE",
+        default_value = "30s",
+        value_parser = humantime::parse_duration
+    )]
+    pub(crate) grace: Duration,
+
+    /// Written as JSON with the addresses in use once requests can be served.
+    #[arg(long, env = "TIDEGATE_READY_FILE")]
+    pub(crate) ready_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoArguments {
+    /// Where clients connect.
+    #[arg(long, default_value = "127.0.0.1:8080")]
+    pub(crate) listen: SocketAddr,
+
+    /// Where tidegatectl connects.
+    #[arg(long, default_value = "127.0.0.1:7400")]
+    pub(crate) grpc_listen: SocketAddr,
+
+    /// End after so many requests of the demo's own; 0 = run until interrupted.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) requests: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn definitions_are_consistent() {
+        Arguments::command().debug_assert();
+    }
+}

@@ -1,0 +1,268 @@
+//! Both planes in one process, over an in-process connection.
+//!
+//! Order of starting: stores, control plane, its listener for `tidegatectl`, the configuration (applied through the same
+//! API that `tidegatectl` uses), data plane, its listener. A configuration that is refused ends the start before clients
+//! could connect.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use parking_lot::RwLock;
+use prometheus_client::registry::Registry;
+use secrecy::ExposeSecret as _;
+use tidegate_control::plane::{ControlPlane, ControlPlaneConfig, Tokens};
+use tidegate_core::config::{Config, Document};
+use tidegate_core::settings::Overrides;
+use tidegate_document::{Loaded, Machine};
+use tidegate_plane_client::endpoint::{Address, ChannelSettings, channel, in_process};
+use tidegate_plane_client::{PlaneClient, PlaneClientConfig};
+use tidegate_proto::admin::v1::ApplyConfigurationRequest;
+use tidegate_proto::admin::v1::admin_service_client::AdminServiceClient;
+use tidegate_proxy::{Limits, Proxy, Surface};
+use tidegate_store::memory::MemoryHotStore;
+use tidegate_store::seal::{Sealer, SealingKey};
+use tidegate_store_sql::{SqlLimits, SqliteDurableStore};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tonic_types::StatusExt as _;
+
+use crate::sealing_key;
+
+/// Name of this process in logs and lists.
+const NAME: &str = "standalone";
+/// How long the control plane may take until it can decide.
+const START_LIMIT: Duration = Duration::from_secs(10);
+/// How long the control plane may take to end.
+const CONTROL_DRAIN: Duration = Duration::from_secs(5);
+/// Parts that can fail while running.
+const PARTS: usize = 2;
+/// Variable of the contract that requires a key even when none is configured.
+const REQUIRE_KEY_VARIABLE: &str = "REQUIRE_API_KEY";
+/// Variables of the contract with this prefix override defaults.
+const OVERRIDE_PREFIX: &str = "OMNIROUTE_";
+
+/// Where to listen and where to keep things.
+#[derive(Debug)]
+pub(crate) struct Options {
+    pub(crate) listen: SocketAddr,
+    pub(crate) grpc_listen: SocketAddr,
+    pub(crate) data: PathBuf,
+    pub(crate) require_key: bool,
+}
+
+/// Both planes, running.
+pub(crate) struct Standalone {
+    control: ControlPlane,
+    proxy: Arc<Proxy<PlaneClient>>,
+    /// Where clients connect.
+    pub(crate) http: SocketAddr,
+    /// Where `tidegatectl` connects.
+    pub(crate) grpc: SocketAddr,
+    database: Arc<SqliteDurableStore>,
+    stop_client: CancellationToken,
+    tasks: TaskTracker,
+    failed: tokio::sync::Mutex<mpsc::Receiver<anyhow::Error>>,
+}
+
+/// Reads and checks a configuration file with its secrets.
+pub(crate) fn load(config: &Path) -> Result<Loaded> {
+    let loaded = tidegate_document::load(config, &Machine)?;
+    ensure!(
+        loaded.document != Document::default(),
+        "{} describes nothing",
+        config.display()
+    );
+    let overrides = Overrides::from_environment(contract_variables());
+    Config::build(loaded.document.clone(), 1, &overrides).map_err(|violations| {
+        let lines: Vec<String> = violations
+            .iter()
+            .map(|violation| format!("\n  {}: {}", violation.field, violation.message))
+            .collect();
+        anyhow!("{} is not valid:{}", config.display(), lines.concat())
+    })?;
+    Ok(loaded)
+}
+
+/// Whether the environment asks for a key on every request.
+pub(crate) fn key_is_required() -> bool {
+    std::env::var(REQUIRE_KEY_VARIABLE).is_ok_and(|value| value == "true")
+}
+
+fn contract_variables() -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .filter(|(name, _)| name.starts_with(OVERRIDE_PREFIX))
+}
+
+impl Standalone {
+    /// Starts everything; returns when clients can connect.
+    pub(crate) async fn start(options: Options, loaded: Loaded) -> Result<Self> {
+        // Fails only when a provider is installed already, which is then the one in use.
+        drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
+        std::fs::create_dir_all(&options.data)
+            .with_context(|| options.data.display().to_string())?;
+        let key = SealingKey::parse(&sealing_key::load_or_make(&options.data)?)?;
+        let database = Arc::new(
+            SqliteDurableStore::open(&options.data.join("tidegate.sqlite"), SqlLimits::default())
+                .await?,
+        );
+        let listener = TcpListener::bind(options.listen)
+            .await
+            .with_context(|| format!("cannot listen on {}", options.listen))?;
+        let grpc_listener = TcpListener::bind(options.grpc_listen)
+            .await
+            .with_context(|| format!("cannot listen on {}", options.grpc_listen))?;
+        let (http, grpc) = (listener.local_addr()?, grpc_listener.local_addr()?);
+
+        let control = ControlPlane::start(
+            ControlPlaneConfig {
+                replica: NAME.to_owned(),
+                tokens: Tokens::default(),
+                environment: contract_variables().collect(),
+                drain_limit: CONTROL_DRAIN,
+            },
+            Arc::new(MemoryHotStore::default()),
+            Arc::clone(&database) as Arc<_>,
+            Arc::new(Sealer::new(&key)?),
+        );
+        let tasks = TaskTracker::new();
+        let (report_failure, failed) = mpsc::channel(PARTS);
+        let (address, connections) = in_process(NAME);
+        let over_tcp = control.serve_tcp(grpc_listener, None)?;
+        let over_memory = control.serve(connections);
+        let report = report_failure.clone();
+        tasks.spawn(async move {
+            if let Err(error) = over_tcp.await {
+                // Nobody listens any more when the program is ending.
+                drop(report.try_send(error.into()));
+            }
+        });
+        tasks.spawn(async move {
+            if let Err(error) = over_memory.await {
+                drop(report_failure.try_send(error.into()));
+            }
+        });
+        apply(&address, loaded).await?;
+        tokio::time::timeout(START_LIMIT, control.ready())
+            .await
+            .context("the control plane does not become ready")?;
+
+        let stop_client = CancellationToken::new();
+        let client = PlaneClient::start(
+            PlaneClientConfig::new(NAME, vec![address]),
+            &tasks,
+            stop_client.clone(),
+        )?;
+        let registry = Arc::new(RwLock::new(Registry::default()));
+        client
+            .metrics()
+            .register(registry.write().sub_registry_with_prefix("tidegate_dp"));
+        let limits = Limits {
+            require_key: options.require_key,
+            ..Limits::default()
+        };
+        let proxy = Arc::new(Proxy::new(client.clone(), limits, registry)?);
+        tokio::time::timeout(START_LIMIT, async {
+            while !client.is_ready() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await
+        .context("the data plane does not become ready")?;
+        let serving = Arc::clone(&proxy);
+        tasks.spawn(async move { serving.serve(listener, Surface::Everything).await });
+        tracing::info!(%http, %grpc, "serving");
+        Ok(Self {
+            control,
+            proxy,
+            http,
+            grpc,
+            database,
+            stop_client,
+            tasks,
+            failed: tokio::sync::Mutex::new(failed),
+        })
+    }
+
+    /// Waits until a part fails; for ever when none does.
+    pub(crate) async fn failed(&self) -> anyhow::Error {
+        match self.failed.lock().await.recv().await {
+            Some(error) => error,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Writes the addresses in use.
+    pub(crate) fn write_ready_file(&self, path: &Path) -> Result<()> {
+        let text = serde_json::json!({
+            "http": self.http.to_string(),
+            "grpc": self.grpc.to_string(),
+        });
+        let draft = path.with_extension("draft");
+        std::fs::write(&draft, text.to_string())
+            .and_then(|()| std::fs::rename(&draft, path))
+            .with_context(|| path.display().to_string())
+    }
+
+    /// Finishes what runs within `grace`, delivers reports, writes the last checkpoint, ends.
+    pub(crate) async fn drain(self, grace: Duration) {
+        tracing::info!("draining");
+        self.proxy.drain(grace).await;
+        self.stop_client.cancel();
+        self.tasks.close();
+        if !self.control.shutdown().await {
+            tracing::warn!("the control plane was cut off at the end of its limit");
+        }
+        if tokio::time::timeout(CONTROL_DRAIN, self.tasks.wait())
+            .await
+            .is_err()
+        {
+            tracing::warn!("tasks were cut off at the end of the drain");
+        }
+        self.database.close().await;
+    }
+}
+
+/// Applies the configuration as `tidegatectl apply` does.
+async fn apply(address: &Address, loaded: Loaded) -> Result<()> {
+    let made = channel(address, &ChannelSettings::default(), None, None)?;
+    let credentials = loaded
+        .credentials
+        .iter()
+        .map(|(connection, secret)| {
+            (
+                connection.to_string(),
+                secret.expose_secret().as_bytes().to_vec(),
+            )
+        })
+        .collect();
+    let mut request = tonic::Request::new(ApplyConfigurationRequest {
+        document: Some(tidegate_wire::document::to_proto(&loaded.document)),
+        credentials,
+        expected_version: None,
+        dry_run: false,
+    });
+    request.set_timeout(START_LIMIT);
+    AdminServiceClient::new(made)
+        .apply_configuration(request)
+        .await
+        .map(drop)
+        .map_err(|status| {
+            let violations: Vec<String> = status
+                .get_details_bad_request()
+                .into_iter()
+                .flat_map(|details| details.field_violations)
+                .map(|violation| format!("\n  {}: {}", violation.field, violation.description))
+                .collect();
+            anyhow!(
+                "the configuration is refused: {}{}",
+                status.message(),
+                violations.concat()
+            )
+        })
+}

@@ -22,7 +22,8 @@ lint: ## What CI checks without running anything
 	cargo xtask files
 
 test: bootstrap ## All tests, against real Postgres, Redis and SDK clients that they start themselves
-	cargo build --workspace --bins
+	@# With all targets, so that programs and tests are built from the same copies of the dependencies.
+	cargo build --workspace --all-targets
 	cargo run --quiet --package tidegate-test-support --bin tidegate-test-prepare
 	cargo nextest run --workspace --profile ci
 	cargo test --workspace --doc --quiet

@@ -266,7 +266,10 @@ impl PlaneClient {
     /// (decision 55).
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.inner.snapshot.load().is_some()
+        let snapshot = self.inner.snapshot.load();
+        snapshot
+            .as_ref()
+            .is_some_and(|snapshot| snapshot.config.version > 0)
     }
 
     /// How many data planes are live, this one included, at least 1: what fleet-wide floors are divided by.

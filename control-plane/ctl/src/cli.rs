@@ -26,7 +26,7 @@ pub(crate) struct ConnectionArguments {
         long,
         global = true,
         env = "TIDEGATE_CONTROL_PLANE",
-        default_value = "http://127.0.0.1:7070"
+        default_value = "http://127.0.0.1:7400"
     )]
     pub(crate) control_plane: http::Uri,
 

@@ -9,7 +9,7 @@ use crate::postgres::{Postgres, PostgresOptions};
 use crate::process::{Finished, Process, ProcessBuilder};
 use crate::redis::{Redis, RedisOptions};
 use crate::scratch::ScratchDir;
-use crate::{ReservedPort, bin_dir};
+use crate::{ReservedPort, bin_dir, eventually};
 
 /// How long a process of the fleet may take to become ready.
 const READY_LIMIT: Duration = Duration::from_secs(30);
@@ -108,7 +108,9 @@ impl Fleet {
             Postgres::start_with(options.postgres.clone()),
             Redis::start_with(options.redis.clone())
         )?;
-        let database = postgres.create_database().await?;
+        let url = postgres.create_database().await?;
+        let (_, path) = url.rsplit_once('/').context("the URL names no database")?;
+        let database = path.split('?').next().unwrap_or(path).to_owned();
         let mut fleet = Self {
             data_planes: Vec::new(),
             control_planes: Vec::new(),
@@ -186,7 +188,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Applies a configuration through `tidegatectl` and waits until every data plane is ready to serve.
+    /// Applies a configuration through `tidegatectl` and waits until every process of the fleet uses it.
     ///
     /// # Errors
     /// When it is refused, with what `tidegatectl` said, or a data plane does not become ready.
@@ -201,8 +203,33 @@ impl Fleet {
             applied.stdout,
             applied.stderr
         );
+        let status = self.ctl_json(0, &["status"]).await?;
+        let version = status["configurationVersion"]
+            .as_u64()
+            .context("the status names no version")?;
+        self.wait_for_version(version).await?;
         self.wait_ready().await?;
         Ok(applied)
+    }
+
+    /// Waits until every process uses a version of the configuration.
+    async fn wait_for_version(&self, version: u64) -> Result<()> {
+        for replica in 0..self.control_planes.len() {
+            eventually(
+                READY_LIMIT,
+                "the replica uses the configuration",
+                || async {
+                    let status = self.ctl_json(replica, &["status"]).await.ok()?;
+                    (status["configurationVersion"] == version).then_some(())
+                },
+            )
+            .await?;
+        }
+        let line = format!("\"configuration in force\",\"version\":{version},");
+        for plane in &self.data_planes {
+            plane.process.wait_for_log(&line, READY_LIMIT).await?;
+        }
+        Ok(())
     }
 
     /// Writes a secret into a file, for `credential: {file: NAME}` in [`Fleet::apply`].

@@ -93,8 +93,8 @@ async fn what_is_excluded_can_be_explained_and_reset() -> Result<()> {
     );
 
     world.one.heal();
-    let reset = world.fleet.ctl_json(0, &["reset", "cooldowns"]).await?;
-    assert_eq!(reset["resetCount"], 2, "{reset}");
+    let reset = world.fleet.ctl_json(0, &["reset", "all"]).await?;
+    assert!(reset["resetCount"].as_u64() >= Some(2), "{reset}");
     assert_eq!(reset["checkpointed"], true, "{reset}");
     eventually(
         LIMIT,

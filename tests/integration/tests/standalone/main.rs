@@ -1,0 +1,203 @@
+//! Both planes in one process: real SDK clients, restarts, bad configuration, the demo.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use serde_json::Value;
+use tidegate_integration::{CLIENT_KEY, LIMIT, chat};
+use tidegate_test_support::upstream::{FakeUpstream, Mode, Selector};
+use tidegate_test_support::{
+    ClientCall, Process, ProcessBuilder, PythonClients, ReservedPort, ScratchDir, bin_dir,
+    eventually,
+};
+
+/// A standalone process before a provider of each protocol.
+struct Standalone {
+    process: Process,
+    http: SocketAddr,
+    grpc: SocketAddr,
+    openai: FakeUpstream,
+    _anthropic: FakeUpstream,
+    _folder: ScratchDir,
+}
+
+impl Standalone {
+    async fn start() -> Result<Self> {
+        let folder = ScratchDir::new("standalone")?;
+        let (openai, anthropic) = (FakeUpstream::start().await?, FakeUpstream::start().await?);
+        std::fs::write(folder.path().join("client.key"), CLIENT_KEY)?;
+        std::fs::write(folder.path().join("a.key"), "sk-a")?;
+        std::fs::write(folder.path().join("b.key"), "sk-b")?;
+        let config = folder.path().join("tidegate.yaml");
+        std::fs::write(&config, document(&openai, &anthropic))?;
+        let (http, grpc) = (ReservedPort::reserve()?, ReservedPort::reserve()?);
+        let (http_addr, grpc_addr) = (http.addr(), grpc.addr());
+        drop((http, grpc));
+        let process = ProcessBuilder::workspace_binary("tidegate")?
+            .arg("run")
+            .args(["--listen", &http_addr.to_string()])
+            .args(["--grpc-listen", &grpc_addr.to_string()])
+            .args(["--config".as_ref(), config.as_os_str()])
+            .args(["--data".as_ref(), folder.path().join("data").as_os_str()])
+            .start()?;
+        process.wait_for_http(http_addr, "/readyz", LIMIT).await?;
+        Ok(Self {
+            process,
+            http: http_addr,
+            grpc: grpc_addr,
+            openai,
+            _anthropic: anthropic,
+            _folder: folder,
+        })
+    }
+
+    async fn get(&self, kind: &str) -> Result<Value> {
+        let finished = ProcessBuilder::program("tidegatectl", bin_dir()?.join("tidegatectl"))
+            .args(["--control-plane", &format!("http://{}", self.grpc)])
+            .args(["get", kind, "-o", "json"])
+            .run(LIMIT)
+            .await?;
+        Ok(serde_json::from_str(&finished.stdout)?)
+    }
+
+    /// State of a connection, once it is the wanted one.
+    async fn wait_for_state(&self, connection: &str, wanted: &str) -> Result<()> {
+        eventually(LIMIT, "the connection has the state", || async {
+            let connections = self.get("connections").await.ok()?;
+            let found = connections
+                .as_array()?
+                .iter()
+                .find(|row| row["id"] == connection)?;
+            (found["state"] == wanted).then_some(())
+        })
+        .await
+    }
+}
+
+fn document(openai: &FakeUpstream, anthropic: &FakeUpstream) -> String {
+    format!(
+        "
+providers:
+  - {{id: one, protocol: openai, baseUrl: {}, class: apikey, models: [m]}}
+  - {{id: claude, protocol: anthropic, baseUrl: {}, class: apikey, models: [m]}}
+connections:
+  - {{id: a, provider: one, priority: 1, credential: {{file: a.key}}}}
+  - {{id: b, provider: one, priority: 2, credential: {{file: b.key}}}}
+  - {{id: c, provider: claude, credential: {{file: a.key}}}}
+combos:
+  - {{name: main, steps: [one/m]}}
+keys:
+  - {{id: client, secret: {{file: client.key}}}}
+",
+        openai.base_url(),
+        anthropic.base_url()
+    )
+}
+
+#[tokio::test]
+async fn official_sdks_work() -> Result<()> {
+    let clients = PythonClients::prepare().await?;
+    let standalone = Standalone::start().await?;
+    let base = format!("http://{}", standalone.http);
+    let call = ClientCall::new(format!("{base}/v1"), "main", CLIENT_KEY)
+        .modes(["json", "stream", "models"]);
+    let run = clients.run("openai_chat.py", &call).await?;
+    assert!(run.ok, "{run:?}");
+    let call = ClientCall::new(&base, "claude/m", CLIENT_KEY).modes(["json", "stream"]);
+    let run = clients.run("anthropic_messages.py", &call).await?;
+    assert!(run.ok, "{run:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_was_learned_survives_a_restart() -> Result<()> {
+    let standalone = Standalone::start().await?;
+    let refused = Selector::any().credential("sk-a");
+    standalone.openai.set(refused.clone(), Mode::status(401));
+    assert_eq!(chat(standalone.http, "main").await?.status, 200);
+    standalone.wait_for_state("a", "expired").await?;
+    // A clean end writes the last checkpoint.
+    let ended = standalone
+        .process
+        .terminate(Duration::from_secs(20))
+        .await?;
+    assert!(ended.success(), "{ended}");
+    standalone.process.start_again()?;
+    standalone
+        .process
+        .wait_for_http(standalone.http, "/readyz", LIMIT)
+        .await?;
+    standalone.wait_for_state("a", "expired").await?;
+    assert_eq!(chat(standalone.http, "main").await?.status, 200);
+    assert_eq!(standalone.openai.log().count(&refused), 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_configuration_that_is_not_valid_is_refused_before_a_port_opens() -> Result<()> {
+    let folder = ScratchDir::new("invalid")?;
+    for (what, document, named) in [
+        ("unknown member", "providerz: []", "providerz"),
+        (
+            "dangling reference",
+            "connections: [{id: a, provider: gone}]",
+            "gone",
+        ),
+        (
+            "missing secret",
+            "providers: [{id: p, protocol: openai, baseUrl: 'https://x.test/v1'}]\n\
+             connections: [{id: a, provider: p, credential: {env: TIDEGATE_TEST_NOT_SET}}]",
+            "TIDEGATE_TEST_NOT_SET",
+        ),
+        ("nothing", "", "describes nothing"),
+    ] {
+        let config = folder.path().join("tidegate.yaml");
+        std::fs::write(&config, document)?;
+        for command in ["run", "validate"] {
+            let finished = ProcessBuilder::workspace_binary("tidegate")?
+                .arg(command)
+                .args(["--config".as_ref(), config.as_os_str()])
+                .run(LIMIT)
+                .await?;
+            assert_eq!(finished.status.code(), Some(64), "{what}: {finished:?}");
+            assert!(finished.stderr.contains(named), "{what}: {finished:?}");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_demo_fails_over_without_a_client_error() -> Result<()> {
+    let finished = ProcessBuilder::workspace_binary("tidegate")?
+        .args(["demo", "--requests", "14"])
+        .args(["--listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0"])
+        .run(Duration::from_secs(60))
+        .await?;
+    assert!(finished.status.success(), "{finished:?}");
+    let out = &finished.stdout;
+    assert!(out.contains("14 requests, 0 of them failed"), "{out}");
+    assert!(out.contains("excluded now: bursty-1"), "{out}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_example_in_the_repository_is_valid() -> Result<()> {
+    let example =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/standalone/tidegate.example.yaml");
+    let folder = ScratchDir::new("example")?;
+    let copy = folder.path().join("tidegate.yaml");
+    std::fs::copy(&example, &copy).with_context(|| example.display().to_string())?;
+    std::fs::write(folder.path().join("openai-second.key"), "sk-x")?;
+    let finished = ProcessBuilder::workspace_binary("tidegate")?
+        .arg("validate")
+        .args(["--config".as_ref(), copy.as_os_str()])
+        .env("OPENAI_API_KEY", "sk-x")
+        .env("ANTHROPIC_API_KEY", "sk-x")
+        .env("TEAM_API_KEY", "tg-x")
+        .run(LIMIT)
+        .await?;
+    assert!(finished.status.success(), "{finished:?}");
+    Ok(())
+}

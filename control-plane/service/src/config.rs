@@ -13,7 +13,7 @@ mod difference;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use tidegate_core::config::{ApiKey, Config};
@@ -25,12 +25,15 @@ use tidegate_store::seal::Sealer;
 use tidegate_wire as wire;
 use tokio::sync::{Mutex, Notify, watch};
 
+use crate::clock::local_now;
 use crate::telemetry::metrics::{Metrics, gauge_value};
 
 pub(crate) use credentials::Credential;
 
 /// How often the version of the document is asked for.
 const POLL_EVERY: Duration = Duration::from_millis(500);
+/// How long a version that did not come is not waited for again.
+const MISSED_FOR: Duration = Duration::from_secs(1);
 /// Failures in a row of which one is logged.
 const LOG_EACH_FAILURES: u32 = 20;
 /// Limit of the cheap question (decision 54).
@@ -64,6 +67,8 @@ pub(crate) struct Published {
     /// One load or apply at a time.
     turn: Mutex<Turn>,
     wake: Notify,
+    /// A version that was waited for in vain, and when.
+    missed: parking_lot::Mutex<Option<(u64, Instant)>>,
 }
 
 #[derive(Debug, Default)]
@@ -104,12 +109,37 @@ impl Published {
             metrics,
             turn: Mutex::default(),
             wake: Notify::new(),
+            missed: parking_lot::Mutex::default(),
         }
     }
 
     /// What is in force.
     pub(crate) fn current(&self) -> Option<Arc<Current>> {
         self.current.load_full()
+    }
+
+    /// What is in force, once it has this version or a newer one. A data plane may have heard of a change before this
+    /// replica's next poll; then it is fetched now. At `deadline`, what is in force anyway.
+    pub(crate) async fn at_least(&self, version: u64, deadline: Instant) -> Option<Arc<Current>> {
+        let current = self.current();
+        let known = current.as_ref().map(|current| current.config.version);
+        let now = local_now();
+        let in_vain = |(missed, at): (u64, Instant)| {
+            missed >= version && now.saturating_duration_since(at) < MISSED_FOR
+        };
+        if known.unwrap_or(0) >= version || self.missed.lock().is_some_and(in_vain) {
+            return current;
+        }
+        self.wake.notify_one();
+        let mut versions = self.version.subscribe();
+        let comes = versions.wait_for(|known| known.is_some_and(|known| known >= version));
+        if tokio::time::timeout_at(deadline.into(), comes)
+            .await
+            .is_err()
+        {
+            *self.missed.lock() = Some((version, now));
+        }
+        self.current()
     }
 
     /// The validated document in force.

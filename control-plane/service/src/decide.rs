@@ -39,6 +39,8 @@ use probe::Probe;
 
 /// Limit of a decision (decision 54).
 const TOTAL_LIMIT: Duration = Duration::from_millis(35);
+/// The part of it that may pass while a newer configuration is fetched, which the data plane has already.
+const CATCH_UP_LIMIT: Duration = Duration::from_millis(15);
 /// Probes lost or refused in one decision after which it is made without any.
 const MAX_PROBES: u32 = 4;
 
@@ -52,6 +54,8 @@ pub(crate) struct Ask {
     pub(crate) so_far: AttemptsSoFar,
     pub(crate) last_failure: Option<LastFailure>,
     pub(crate) egress: Option<EgressId>,
+    /// Version of the configuration that whoever asks has.
+    pub(crate) configuration_version: u64,
 }
 
 /// The failure that led to the question.
@@ -159,7 +163,11 @@ impl Decider {
     }
 
     async fn answer(&self, ask: Ask, began: Instant) -> Result<Answer, NoAnswer> {
-        let current = self.config.current().ok_or(NoAnswer::NotReady)?;
+        let current = self
+            .config
+            .at_least(ask.configuration_version, began + CATCH_UP_LIMIT)
+            .await
+            .ok_or(NoAnswer::NotReady)?;
         if !self.view.is_filled() {
             return Err(NoAnswer::NotReady);
         }
@@ -171,6 +179,7 @@ impl Decider {
             mut so_far,
             last_failure,
             egress,
+            configuration_version: _,
         } = ask;
         facts.key = match key {
             Some(key) => Some(Arc::clone(

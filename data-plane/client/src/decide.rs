@@ -70,7 +70,7 @@ impl Inner {
 
     async fn ask(self: &Arc<Self>, ask: &Ask, sent: Instant) -> Result<Answered, Unanswered> {
         let deadline = sent + self.limits.decide;
-        let question = translate::question(ask, self.clock.at(sent));
+        let question = translate::question(ask, self.clock.at(sent), self.configuration_version());
         let response = match self.put(question, sent, deadline).await {
             Ok(response) => {
                 self.gate.answered();

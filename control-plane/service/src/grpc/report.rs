@@ -28,6 +28,8 @@ use super::routing::name;
 const QUEUE: usize = SHARDS as usize;
 /// How long acknowledgements still flow after a data plane has closed its side.
 const LINGER: Duration = Duration::from_secs(5);
+/// Highest number of a report that a mark can hold.
+const MAX_NUMBER: u64 = (1 << 53) - 1;
 /// Most usages in a call.
 const MAX_USAGES: usize = 1_000;
 /// Limit of recording usage (decision 54).
@@ -204,8 +206,10 @@ impl Session {
         let mut before: u64 = 0;
         let mut not_understood: u64 = 0;
         for report in request.reports {
-            if report.number <= before {
-                return Err(refuse("reports: numbers must ascend from 1"));
+            if report.number <= before || report.number > MAX_NUMBER {
+                return Err(refuse(
+                    "reports: numbers must ascend from 1, up to 2^53 - 1",
+                ));
             }
             before = report.number;
             let outcome = understood(report.report, shard, reporter.plane);

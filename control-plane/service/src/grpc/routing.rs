@@ -85,6 +85,7 @@ fn ask(request: proto::DecideRequest) -> Result<Ask, Status> {
         so_far: wire::routing::so_far_from_proto(request.so_far).map_err(wire)?,
         last_failure: request.last_failure.map(last_failure).transpose()?,
         egress: name("egress", &request.egress, EgressId::new)?,
+        configuration_version: request.configuration_version,
     })
 }
 

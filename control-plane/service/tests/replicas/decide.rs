@@ -5,7 +5,9 @@ use tidegate_proto::routing::v1::decide_response::Step;
 use tidegate_proto::routing::v1::{self as routing, AbandonRequest, AwaitRequest};
 use tonic::Code;
 
-use crate::fleet::{ALPHA, Fleet, Replica, decide_request, eventually, success};
+use crate::fleet::{
+    ALPHA, Fleet, Replica, apply_request, decide_request, document, eventually, success,
+};
 
 /// Past the reset timeout of class `local`.
 const PAST_RESET_MS: i64 = 16_000;
@@ -150,4 +152,26 @@ async fn unknown_tickets_are_not_granted_and_bad_questions_are_refused() {
     unknown_key.facts.as_mut().unwrap().key_id = "nobody".to_owned();
     let refused = client.decide(unknown_key).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
+}
+
+#[tokio::test]
+async fn replica_asked_with_a_newer_configuration_than_its_own_catches_up() {
+    let (_fleet, [one, other]) = Fleet::with_replicas().await;
+    for version in 2..=4 {
+        let mut changed = document();
+        changed.connections[0].priority = Some(version);
+        one.apply(apply_request(changed)).await.unwrap();
+        let mut request = decide_request(7, u64::from(version));
+        request.configuration_version = u64::from(version);
+        let answer = other.routing().decide(request).await.unwrap().into_inner();
+        // Within the limit of a decision; on a machine under load it may take a second question.
+        if answer.configuration_version < u64::from(version) {
+            other.has_configuration(u64::from(version)).await;
+        }
+    }
+    // One that nobody has delays no answer for long.
+    let mut request = decide_request(7, 9);
+    request.configuration_version = 1_000;
+    let answer = other.routing().decide(request).await.unwrap().into_inner();
+    assert_eq!(answer.configuration_version, 4);
 }

@@ -118,6 +118,9 @@ async fn broken_contract_ends_the_stream_with_a_clear_status() {
         .send(7, vec![success(7, 2, &attempt), success(7, 1, &attempt)])
         .await;
     assert_eq!(descending.refused().await.code(), Code::InvalidArgument);
+    let too_high = one.report().await;
+    too_high.send(7, vec![success(7, 1 << 53, &attempt)]).await;
+    assert_eq!(too_high.refused().await.code(), Code::InvalidArgument);
     let no_shard = one.report().await;
     no_shard.send_to(7, 16, Vec::new()).await;
     assert_eq!(no_shard.refused().await.code(), Code::InvalidArgument);

@@ -14,8 +14,12 @@ use tidegate_wire::routing::{classification_from_proto, protocol_to_proto, so_fa
 
 use crate::port::{Answer, Ask, Deadlines, Dispatch, Step};
 
-/// The question. `now` is the store's time as known here.
-pub(super) fn question(ask: &Ask, now: Timestamp) -> proto::DecideRequest {
+/// The question. `now` is the store's time as known here, `configuration_version` that of the configuration.
+pub(super) fn question(
+    ask: &Ask,
+    now: Timestamp,
+    configuration_version: u64,
+) -> proto::DecideRequest {
     let facts = &ask.facts;
     proto::DecideRequest {
         attempt: Some(id_to_proto(ask.attempt)),
@@ -47,6 +51,7 @@ pub(super) fn question(ask: &Ask, now: Timestamp) -> proto::DecideRequest {
             .as_ref()
             .map(ToString::to_string)
             .unwrap_or_default(),
+        configuration_version,
     }
 }
 

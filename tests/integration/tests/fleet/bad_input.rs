@@ -1,12 +1,11 @@
 //! What clients and operators send wrong: a clear answer, and nothing changes.
 
-use std::time::Duration;
-
 use anyhow::Result;
 use http::Request;
 use http_body_util::Full;
 use hyper::body::Bytes;
-use tidegate_integration::{CLIENT_KEY, World, chat, post, send};
+use tidegate_integration::{CLIENT_KEY, LIMIT, World, chat, post, send};
+use tidegate_test_support::FleetOptions;
 use tidegate_test_support::upstream::Selector;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -93,15 +92,18 @@ async fn keys_methods_paths_and_sizes_are_checked() -> Result<()> {
 
 #[tokio::test]
 async fn a_client_that_never_finishes_its_request_is_let_go() -> Result<()> {
-    let world = World::start().await?;
+    let world = World::start_with(FleetOptions {
+        env: vec![("TIDEGATE_HEAD_TIME".to_owned(), "1s".to_owned())],
+        ..FleetOptions::default()
+    })
+    .await?;
     let addr = world.data_plane(0)?;
     let mut socket = tokio::net::TcpStream::connect(addr).await?;
     socket
         .write_all(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n")
         .await?;
     let mut answer = Vec::new();
-    // The limit of the header phase is well below this one; what matters is that the server ends it.
-    tokio::time::timeout(Duration::from_secs(90), socket.read_to_end(&mut answer)).await??;
+    tokio::time::timeout(LIMIT, socket.read_to_end(&mut answer)).await??;
     Ok(())
 }
 

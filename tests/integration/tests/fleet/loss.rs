@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use serde_json::Value;
 use tidegate_integration::{LIMIT, World, chat};
 use tidegate_test_support::upstream::{Mode, Selector};
@@ -118,7 +118,6 @@ async fn broken_states(world: &World) -> Result<Value> {
 }
 
 async fn wait_for_states(world: &World, wanted: &Value) -> Result<()> {
-    let mut last = [Value::Null, Value::Null];
     for replica in 0..2 {
         let found = eventually(LIMIT, "the states are as before", || async {
             let found = states(world, replica).await.ok()?;
@@ -126,13 +125,10 @@ async fn wait_for_states(world: &World, wanted: &Value) -> Result<()> {
         })
         .await;
         if found.is_err() {
-            last[replica] = states(world, replica).await?;
+            let last = states(world, replica).await?;
+            bail!("states differ at replica {replica}:\n{wanted:#}\nbecame\n{last:#}");
         }
     }
-    ensure!(
-        last == [Value::Null, Value::Null],
-        "states differ:\n{wanted:#}\nbecame\n{last:#?}"
-    );
     Ok(())
 }
 

@@ -105,9 +105,13 @@ pub(crate) fn remaining(ms: Option<u64>) -> String {
     )
 }
 
+/// The end of the year 9999, the last one that can be written.
+const LAST_MOMENT_MS: u64 = 253_402_300_799_999;
+
 /// A moment in words; `-` when there is none.
 pub(crate) fn moment(unix_ms: Option<u64>) -> String {
     unix_ms
+        .filter(|ms| *ms <= LAST_MOMENT_MS)
         .and_then(|ms| std::time::UNIX_EPOCH.checked_add(std::time::Duration::from_millis(ms)))
         .map_or_else(
             || "-".to_owned(),

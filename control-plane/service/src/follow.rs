@@ -52,7 +52,7 @@ pub(crate) struct Follower {
     metrics: Arc<Metrics>,
     wanted: [Notify; SHARDS as usize],
     filled: Notify,
-    /// The checkpoint of the shard could not be read when it was wanted.
+    /// The checkpoint of the shard could not be read when it was wanted, and has not been offered whole since.
     owed: [AtomicBool; SHARDS as usize],
 }
 

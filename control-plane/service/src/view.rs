@@ -27,7 +27,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate_core::ids::{ConnectionId, PlaneIncarnation, ProviderId, SHARDS, Shard};
+use tidegate_core::ids::{AttemptId, ConnectionId, PlaneIncarnation, ProviderId, SHARDS, Shard};
 use tidegate_core::routing;
 use tidegate_core::state::{ConnectionState, ProviderState};
 use tidegate_core::time::Timestamp;
@@ -204,6 +204,14 @@ impl View {
             .provider_cells(provider)?
             .provider
             .held()
+    }
+
+    /// The provider whose probe an attempt holds, in the store or in this replica alone. Looks at every provider, so
+    /// it is for rare questions.
+    pub(crate) fn probed_by(&self, attempt: AttemptId) -> Option<ProviderId> {
+        self.shards
+            .iter()
+            .find_map(|shard| shard.probed_by(attempt))
     }
 
     /// A connection's value as the store has it.

@@ -97,12 +97,17 @@ impl Decider {
         Arc::new(state)
     }
 
-    /// Gives back the probe that an attempt may hold.
+    /// Gives back the probe that an attempt may hold. A data plane that never got the answer to its question does not
+    /// know the provider; then it is the one whose probe the attempt holds, if this replica knows of one.
     pub(crate) async fn abandon(
         &self,
         attempt: AttemptId,
-        provider: &ProviderId,
+        provider: Option<ProviderId>,
     ) -> Result<(), NotDone> {
+        let Some(provider) = provider.or_else(|| self.view.probed_by(attempt)) else {
+            return Ok(());
+        };
+        let provider = &provider;
         let event = Event::ReturnProbe { attempt };
         let deadline = local_now() + RETURN_LIMIT;
         // Also in the overlay, where the probe may be one of this replica's own.

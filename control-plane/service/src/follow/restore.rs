@@ -5,6 +5,9 @@
 //! everything it has, in any order, at the same time. Marks of reports are offered too: a report that was
 //! applied before the loss must not count again after it.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -41,7 +44,29 @@ pub(super) async fn restore_into(
     incarnation: Incarnation,
     image: ShardImage,
 ) -> Result<u64, Unreconciled> {
-    let (mut offers, mut marks) = offers(follower, shard, incarnation).await;
+    let checkpoint = checkpoint(follower, shard).await;
+    let is_whole = checkpoint.is_some();
+    if !is_whole {
+        // Without the durable store this replica's own memory has to do; the rest is offered when it is back.
+        follower.owe_checkpoint(shard, true);
+    }
+    let (offers, marks) = offers(follower, shard, incarnation, checkpoint.unwrap_or_default());
+    let taken = offer_all(follower, shard, incarnation, image, offers, marks).await?;
+    if is_whole {
+        // Only now: after a write that failed it must be offered again.
+        follower.owe_checkpoint(shard, false);
+    }
+    Ok(taken)
+}
+
+async fn offer_all(
+    follower: &Follower,
+    shard: Shard,
+    incarnation: Incarnation,
+    image: ShardImage,
+    mut offers: Offers,
+    mut marks: Marks,
+) -> Result<u64, Unreconciled> {
     for mark in &image.marks {
         if marks
             .get(&mark.plane)
@@ -136,13 +161,14 @@ pub(super) async fn checkpoint(
 }
 
 /// What the view and the checkpoint hold of earlier incarnations.
-async fn offers(follower: &Follower, shard: Shard, incarnation: Incarnation) -> (Offers, Marks) {
+fn offers(
+    follower: &Follower,
+    shard: Shard,
+    incarnation: Incarnation,
+    (entries, checkpoint_marks): (Vec<Entry>, Vec<ReportMark>),
+) -> (Offers, Marks) {
     let mut offers = Offers::new();
     let mut marks = Marks::new();
-    let checkpoint = checkpoint(follower, shard).await;
-    // Without the durable store this replica's own memory has to do; the rest is offered when it is back.
-    follower.owe_checkpoint(shard, checkpoint.is_none());
-    let (entries, checkpoint_marks) = checkpoint.unwrap_or_default();
     for entry in &entries {
         if let Some((key, offer)) = read(entry) {
             offers.entry(key).or_default().push(offer);
@@ -165,7 +191,8 @@ async fn offers(follower: &Follower, shard: Shard, incarnation: Incarnation) -> 
     (offers, marks)
 }
 
-/// As much as fits into one write of what the store does not have yet.
+/// As much as fits into one write of what the store does not have yet. Marks go with the last values or after them: a
+/// mark says that what its reports changed is in the store.
 fn next_write(
     shard: Shard,
     incarnation: Incarnation,
@@ -175,8 +202,10 @@ fn next_write(
     now: Timestamp,
 ) -> ShardWrite {
     let mut values = Vec::new();
+    let mut fits = true;
     for (key, offers) in offers {
         if values.len() == MAX_WRITE_VALUES {
+            fits = false;
             break;
         }
         let stands = current.get(key);
@@ -191,7 +220,7 @@ fn next_write(
     }
     let marks = marks
         .iter()
-        .take(MAX_WRITE_MARKS)
+        .take(if fits { MAX_WRITE_MARKS } else { 0 })
         .map(|(&plane, &number)| MarkMove {
             plane,
             first: number,

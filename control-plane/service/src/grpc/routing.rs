@@ -52,11 +52,8 @@ impl RoutingService for Routing {
     ) -> Result<Response<proto::AbandonResponse>, Status> {
         let request = request.into_inner();
         let attempt = wire::attempt::id_from_proto(request.attempt).map_err(|it| invalid(&it))?;
-        if !request.provider.is_empty() {
-            let provider = ProviderId::new(&request.provider)
-                .map_err(|error| Refusal::InvalidRequest.status(format!("provider: {error}")))?;
-            self.decider.abandon(attempt, &provider).await?;
-        }
+        let provider = name("provider", &request.provider, ProviderId::new)?;
+        self.decider.abandon(attempt, provider).await?;
         Ok(Response::new(proto::AbandonResponse {}))
     }
 }

@@ -38,6 +38,8 @@ impl Recorder {
             return Applied::default();
         };
         let shard = Shard::of_provider(provider);
+        let queue = self.queue(shard);
+        let _turn = queue.overlay.lock();
         let version = self.view.complete_to(shard);
         let connection = connection
             .and_then(|connection| config.connection(connection))
@@ -59,7 +61,6 @@ impl Recorder {
         };
         let applied = apply(subject, event, self.clock.now(), &entry.policy, provider);
         if applied.changed {
-            self.queue(shard).overlaid.store(true, Ordering::Release);
             let value = resolved(StateValue::Provider(provider_state), version);
             if let StateValue::Provider(state) = value {
                 self.view.overlay_provider(provider, state);
@@ -71,6 +72,7 @@ impl Recorder {
                 self.view
                     .overlay_connection(provider, &connection.id, state);
             }
+            queue.overlaid.store(true, Ordering::Release);
         }
         applied
     }
@@ -78,6 +80,7 @@ impl Recorder {
     /// Takes the overlay away when nothing that waits is in it and the view is what the store has.
     pub(super) fn settle_overlay(&self, shard: Shard) {
         let queue = self.queue(shard);
+        let _turn = queue.overlay.lock();
         if queue.overlaid.load(Ordering::Acquire)
             && self.view_can_be_trusted()
             && queue.nothing_overlaid()

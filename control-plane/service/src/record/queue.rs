@@ -86,6 +86,8 @@ pub(crate) enum NotTaken {
 pub(super) struct ShardQueue {
     pub(super) planes: Mutex<BTreeMap<PlaneIncarnation, PlaneQueue>>,
     pub(super) arrived: Notify,
+    /// Held while the overlay is read and replaced or taken away, so that of two events the second sees the first.
+    pub(super) overlay: Mutex<()>,
     /// An overlay lies over the shard.
     pub(super) overlaid: std::sync::atomic::AtomicBool,
 }

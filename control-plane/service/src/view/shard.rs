@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use parking_lot::{Mutex, MutexGuard};
-use tidegate_core::ids::{ConnectionId, PlaneIncarnation, ProviderId, Shard};
+use tidegate_core::breaker::BreakerStatus;
+use tidegate_core::ids::{AttemptId, ConnectionId, PlaneIncarnation, ProviderId, Shard};
 use tidegate_core::state::{ConnectionState, ProviderState};
 use tidegate_core::time::Timestamp;
 use tidegate_core::version::Version;
@@ -72,6 +73,21 @@ impl ShardView {
 
     pub(super) fn provider_cells(&self, provider: &ProviderId) -> Option<Arc<ProviderCells>> {
         self.cells.load().get(provider).cloned()
+    }
+
+    pub(super) fn probed_by(&self, attempt: AttemptId) -> Option<ProviderId> {
+        let holds = |state: Arc<ProviderState>| match &state.breaker.status {
+            BreakerStatus::HalfOpen { probe: Some(probe) } => probe.attempt == attempt,
+            _ => false,
+        };
+        let cells = self.cells.load();
+        let mut providers = cells.iter();
+        providers
+            .find(|(_, cells)| {
+                let held = cells.provider.held().and_then(|it| it.effective.clone());
+                cells.provider.read().is_some_and(holds) || held.is_some_and(holds)
+            })
+            .map(|(provider, _)| provider.clone())
     }
 
     pub(super) fn complete_at(&self) -> Option<Instant> {

@@ -90,6 +90,36 @@ async fn without_the_store_one_replica_still_gives_one_probe() {
     one.hot.thaw().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn without_the_store_many_decisions_at_once_get_one_probe() {
+    let (fleet, [one, other]) = Fleet::with_replicas().await;
+    half_open(&fleet, [&one, &other]).await;
+    one.hot.freeze();
+    let decisions = (1..=64).map(|number| one.decide(8, number));
+    let answers = futures::future::join_all(decisions).await;
+    let probes = answers.iter().filter_map(probe_of).count();
+    assert_eq!(probes, 1);
+    one.hot.drop_parked();
+    one.hot.thaw().await;
+}
+
+#[tokio::test]
+async fn probe_of_an_attempt_whose_provider_is_not_named_is_found_and_returned() {
+    let (fleet, [one, other]) = Fleet::with_replicas().await;
+    half_open(&fleet, [&one, &other]).await;
+    let first = one.decide(8, 1).await;
+    let probe = probe_of(&first).expect("the probe").clone();
+    let abandon = |number| AbandonRequest {
+        attempt: Some(common::AttemptId { plane: 8, number }),
+        provider: String::new(),
+    };
+    one.routing().abandon(abandon(2)).await.unwrap();
+    assert!(probe_of(&one.decide(9, 1).await).is_none());
+    assert_eq!(probe.id, abandon(1).attempt);
+    one.routing().abandon(abandon(1)).await.unwrap();
+    assert!(probe_of(&one.decide(9, 1).await).is_some());
+}
+
 #[tokio::test]
 async fn last_failure_is_classified_and_avoided_at_once() {
     let (_fleet, [one]) = Fleet::with_replicas().await;

@@ -73,7 +73,8 @@ pub(crate) struct Published {
 
 #[derive(Debug, Default)]
 struct Turn {
-    /// The version that was found not to be usable, so that it is not built and logged again and again.
+    /// The version that was found not to be usable. Building it again would come to the same, so it is not tried
+    /// again; another version is, and a process with another sealing key.
     refused: Option<u64>,
 }
 

@@ -5,7 +5,8 @@
 //! listener, or any stream of connections.
 //!
 //! **Ending** ([`ControlPlane::shutdown`]): listeners take nothing new and streams of data planes end, so that they turn
-//! to another replica; then the background tasks write a last time. All of it has one limit. The futures that serve end
+//! to another replica; then the reports that wait are written a last time, and after them the checkpoint. All of it has
+//! one limit. The futures that serve end
 //! when the requests under way are answered, which is for their owner to await.
 
 use std::collections::BTreeMap;
@@ -33,7 +34,7 @@ use crate::clock::{Clock, local_now};
 use crate::config::Published;
 use crate::decide::Decider;
 use crate::follow::Follower;
-use crate::grpc::server::{Services, routes, server, show_health};
+use crate::grpc::server::{Offered, Services, routes, server, show_health};
 use crate::hot::Hot;
 use crate::record::history::history;
 use crate::record::{Parts, Recorder};
@@ -100,17 +101,45 @@ pub struct ControlPlane {
     services: Services,
     tokens: Tokens,
     hot: Arc<Hot>,
+    readiness: Readiness,
+    /// Tasks that serve.
+    serving: TaskTracker,
+    /// Follow and write the hot state.
+    recording: Background,
+    /// Everything else, what saves the last of the hot state included.
+    background: Background,
+    drain_limit: Duration,
+}
+
+/// Tasks that end together.
+#[derive(Debug, Default)]
+struct Background {
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+impl Background {
+    /// Ends them and waits.
+    async fn end(&self) {
+        self.stop.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+}
+
+/// Whether decisions can be served.
+#[derive(Clone, Debug)]
+struct Readiness {
     view: Arc<View>,
     config: Arc<Published>,
     /// Ends what data planes and operators are served with.
     drain: CancellationToken,
-    /// Tasks that serve.
-    serving: TaskTracker,
-    /// Ends the background tasks.
-    stop: CancellationToken,
-    /// Background tasks.
-    tasks: TaskTracker,
-    drain_limit: Duration,
+}
+
+impl Readiness {
+    fn is_ready(&self) -> bool {
+        self.config.current().is_some() && self.view.is_filled() && !self.drain.is_cancelled()
+    }
 }
 
 impl ControlPlane {
@@ -195,17 +224,17 @@ impl ControlPlane {
             tasks: serving.clone(),
             drain: drain.clone(),
         };
-        let stop = CancellationToken::new();
-        let tasks = TaskTracker::new();
-        follower.start(&tasks, &stop);
-        recorder.start(&tasks, &stop);
+        let recording = Background::default();
+        follower.start(&recording.tasks, &recording.stop);
+        recorder.start(&recording.tasks, &recording.stop);
+        let background = Background::default();
+        let Background { tasks, stop } = &background;
         tasks.spawn(history_writer.run(stop.clone()));
         let checkpoint_stop = stop.clone();
         tasks.spawn(async move { checkpoint.run(checkpoint_stop).await });
-        let background = stop.clone();
         let own_hot = Arc::clone(&hot);
         let own_config = Arc::clone(&published);
-        tasks.spawn(background.run_until_cancelled_owned(async move {
+        tasks.spawn(stop.clone().run_until_cancelled_owned(async move {
             tokio::join!(
                 schemas.run(own_hot),
                 own_config.follow_forever(),
@@ -216,12 +245,14 @@ impl ControlPlane {
             services,
             tokens: config.tokens,
             hot,
-            view,
-            config: published,
-            drain,
+            readiness: Readiness {
+                view,
+                config: published,
+                drain,
+            },
             serving,
-            stop,
-            tasks,
+            recording,
+            background,
             drain_limit: config.drain_limit,
         }
     }
@@ -229,7 +260,7 @@ impl ControlPlane {
     /// Decisions can be served: there is a configuration and a view, even an old one.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.config.current().is_some() && self.view.is_filled() && !self.drain.is_cancelled()
+        self.readiness.is_ready()
     }
 
     /// Waits until decisions can be served.
@@ -242,21 +273,21 @@ impl ControlPlane {
     /// The hot store answered the last call, and the view is complete up to now or nearly.
     #[must_use]
     pub fn is_fresh(&self) -> bool {
-        self.hot.answers() && !self.view.age(local_now()).stale
+        self.hot.answers() && !self.readiness.view.age(local_now()).stale
     }
 
     /// All gRPC services, guarded by the tokens, with health and reflection. For a server of one's own.
     #[must_use]
     pub fn routes(&self) -> Routes {
-        let (routes, reporter) = routes(&self.services, &self.tokens);
-        let view = Arc::clone(&self.view);
-        let config = Arc::clone(&self.config);
-        let drain = self.drain.clone();
-        let health = show_health(reporter, move || {
-            config.current().is_some() && view.is_filled() && !drain.is_cancelled()
-        });
-        self.tasks
-            .spawn(self.stop.clone().run_until_cancelled_owned(health));
+        self.routes_of(Offered::Everything)
+    }
+
+    fn routes_of(&self, offered: Offered) -> Routes {
+        let (routes, reporter) = routes(&self.services, &self.tokens, offered);
+        let readiness = self.readiness.clone();
+        let health = show_health(reporter, offered, move || readiness.is_ready());
+        let Background { tasks, stop } = &self.background;
+        tasks.spawn(stop.clone().run_until_cancelled_owned(health));
         routes
     }
 
@@ -274,7 +305,7 @@ impl ControlPlane {
         E: Into<Box<dyn std::error::Error + Send + Sync>> + Send + 'static,
     {
         let router = server().add_routes(self.routes());
-        let drain = self.drain.clone();
+        let drain = self.readiness.drain.clone();
         async move {
             Ok(router
                 .serve_with_incoming_shutdown(incoming, drain.cancelled_owned())
@@ -284,6 +315,9 @@ impl ControlPlane {
 
     /// Serves gRPC on a TCP listener, until [`ControlPlane::shutdown`].
     ///
+    /// Data planes get the credentials of all connections here. On loopback no token is needed, so that without one
+    /// every local user can get them; that is logged.
+    ///
     /// # Errors
     /// [`ListenError`] when access would be open to the network, or TLS cannot be set up.
     pub fn serve_tcp(
@@ -291,13 +325,43 @@ impl ControlPlane {
         listener: TcpListener,
         tls: Option<ServerTlsConfig>,
     ) -> Result<impl Future<Output = Result<(), ServeError>> + use<>, ListenError> {
-        self.tokens.allow(listener.local_addr()?)?;
+        let address = listener.local_addr()?;
+        self.tokens.allow(address)?;
+        if self.tokens.data_plane.is_none() {
+            tracing::warn!(
+                %address,
+                "the token of data planes is not set: every local user can read the credentials of all connections here"
+            );
+        }
+        self.serve_listener(listener, tls, Offered::Everything)
+    }
+
+    /// Serves operators only on a TCP listener, until [`ControlPlane::shutdown`]: administration, health and
+    /// reflection. For a process that has its data plane inside it, so that no credential leaves it.
+    ///
+    /// # Errors
+    /// [`ListenError`] when access would be open to the network, or TLS cannot be set up.
+    pub fn serve_admin_tcp(
+        &self,
+        listener: TcpListener,
+        tls: Option<ServerTlsConfig>,
+    ) -> Result<impl Future<Output = Result<(), ServeError>> + use<>, ListenError> {
+        self.tokens.allow_operators(listener.local_addr()?)?;
+        self.serve_listener(listener, tls, Offered::Administration)
+    }
+
+    fn serve_listener(
+        &self,
+        listener: TcpListener,
+        tls: Option<ServerTlsConfig>,
+        offered: Offered,
+    ) -> Result<impl Future<Output = Result<(), ServeError>> + use<>, ListenError> {
         let mut server = server();
         if let Some(tls) = tls {
             server = server.tls_config(tls).map_err(ListenError::Tls)?;
         }
-        let router = server.add_routes(self.routes());
-        let drain = self.drain.clone();
+        let router = server.add_routes(self.routes_of(offered));
+        let drain = self.readiness.drain.clone();
         let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
         Ok(async move {
             Ok(router
@@ -308,18 +372,14 @@ impl ControlPlane {
 
     /// Serves `/livez`, `/readyz` and `/metrics` until [`ControlPlane::shutdown`] is done.
     pub fn serve_telemetry(&self, listener: TcpListener) -> impl Future<Output = ()> + use<> {
-        let view = Arc::clone(&self.view);
-        let config = Arc::clone(&self.config);
-        let drain = self.drain.clone();
-        let is_ready = Arc::new(move || {
-            config.current().is_some() && view.is_filled() && !drain.is_cancelled()
-        });
+        let readiness = self.readiness.clone();
+        let is_ready = Arc::new(move || readiness.is_ready());
         telemetry::http::serve(
             listener,
             Arc::clone(&self.services.metrics),
             is_ready,
-            self.tasks.clone(),
-            self.stop.clone(),
+            self.background.tasks.clone(),
+            self.background.stop.clone(),
         )
     }
 
@@ -327,27 +387,36 @@ impl ControlPlane {
     pub async fn shutdown(self) -> bool {
         let Self {
             services,
-            drain,
+            readiness,
             serving,
-            stop,
-            tasks,
+            recording,
+            background,
             drain_limit,
             ..
         } = self;
         drop(services);
         let ending = async {
-            drain.cancel();
+            readiness.drain.cancel();
             serving.close();
             serving.wait().await;
-            stop.cancel();
-            tasks.close();
-            tasks.wait().await;
+            // The last save of the checkpoint must know the last write of the recorder.
+            recording.end().await;
+            background.end().await;
         };
         tokio::time::timeout(drain_limit, ending).await.is_ok()
     }
 }
 
 impl Tokens {
+    /// Whether a listener for operators only may be served with these.
+    fn allow_operators(&self, address: SocketAddr) -> Result<(), ListenError> {
+        if self.admin.is_some() || address.ip().is_loopback() {
+            return Ok(());
+        }
+        let missing = "the token of operators";
+        Err(ListenError::OpenToNetwork { address, missing })
+    }
+
     /// Whether a listener may be served with these.
     fn allow(&self, address: SocketAddr) -> Result<(), ListenError> {
         let missing = match (&self.data_plane, &self.admin) {

@@ -4,6 +4,9 @@
 //! compare-and-set on the version, together with the credentials and the audit trail in one transaction. A credential
 //! gets a new version only if its fingerprint differs, so that applying the same file again changes nothing.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 
 use secrecy::SecretString;
@@ -69,6 +72,14 @@ pub(crate) enum ApplyError {
     /// The durable store refused.
     #[error("the configuration was not saved: {0}")]
     Refused(DurableStoreError),
+    /// The stored version is what was wanted, but this replica cannot use it: what was in force stays so.
+    #[error("the configuration is saved as version {version}, but it is not in force: {reason}")]
+    NotInForce {
+        /// The stored version.
+        version: u64,
+        /// Why.
+        reason: LoadError,
+    },
     /// A secret could not be sealed.
     #[error("a credential could not be sealed: {0}")]
     Seal(#[from] SealError),
@@ -94,7 +105,17 @@ impl Published {
             let (credentials, renewed) =
                 self.credentials(&wanted.document, &secrets, &stored, view)?;
             let differences = differences(&stored.document, &wanted.document, &renewed);
-            if wanted.dry_run || differences.is_empty() {
+            let is_change = !differences.is_empty();
+            if !wanted.dry_run && !is_change && !self.has_in_force(stored.version) {
+                let version = stored.version;
+                self.take(stored, &mut turn)
+                    .map_err(|reason| ApplyError::NotInForce { version, reason })?;
+                return Ok(Applied {
+                    version,
+                    differences,
+                });
+            }
+            if wanted.dry_run || !is_change {
                 return Ok(Applied {
                     version: stored.version,
                     differences,
@@ -115,10 +136,11 @@ impl Published {
                         document: wanted.document,
                         credentials,
                     };
-                    if let Err(error) = self.take(saved, &mut turn) {
-                        // It was checked above, so this is a fault of ours; the next poll tries again.
-                        tracing::error!(version, %error, "a saved configuration is not in force");
-                    }
+                    // The document was checked above. A credential that was kept may still be sealed with another key.
+                    self.take(saved, &mut turn).map_err(|reason| {
+                        tracing::error!(version, %reason, "a saved configuration is not in force");
+                        ApplyError::NotInForce { version, reason }
+                    })?;
                     return Ok(Applied {
                         version,
                         differences,
@@ -165,6 +187,11 @@ impl Published {
         } else {
             Err(ApplyError::Invalid(violations))
         }
+    }
+
+    fn has_in_force(&self, version: u64) -> bool {
+        self.config()
+            .is_some_and(|config| config.version >= version)
     }
 
     /// Credentials to store, and the connections whose credential is new.

@@ -126,7 +126,9 @@ impl From<ApplyError> for Status {
             ApplyError::Conflict { .. } => Refusal::VersionConflict.status(message),
             ApplyError::Unavailable(_) => Refusal::DurableStoreAway.status(message),
             ApplyError::Indeterminate(_) => Refusal::Indeterminate.status(message),
-            ApplyError::Refused(_) | ApplyError::Seal(_) => Refusal::Internal.status(message),
+            ApplyError::Refused(_) | ApplyError::NotInForce { .. } | ApplyError::Seal(_) => {
+                Refusal::Internal.status(message)
+            }
         }
     }
 }

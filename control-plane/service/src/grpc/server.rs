@@ -10,8 +10,8 @@ use tidegate_proto::report::v1::report_service_server::ReportServiceServer;
 use tidegate_proto::routing::v1::routing_service_server::RoutingServiceServer;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tonic::service::Routes;
 use tonic::service::interceptor::InterceptedService;
+use tonic::service::{Routes, RoutesBuilder};
 use tonic::transport::Server;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
@@ -58,10 +58,61 @@ pub(crate) struct Services {
     pub(crate) drain: CancellationToken,
 }
 
-/// All services with their guards, health and reflection.
-pub(crate) fn routes(services: &Services, tokens: &Tokens) -> (Routes, HealthReporter) {
-    let plane = Guard::new(tokens.data_plane.as_ref());
+/// Who a server is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Offered {
+    /// Data planes and operators.
+    Everything,
+    /// Operators only.
+    Administration,
+}
+
+impl Offered {
+    /// Names of the services.
+    fn names(self) -> &'static [&'static str] {
+        match self {
+            Self::Everything => &[
+                "tidegate.routing.v1.RoutingService",
+                "tidegate.report.v1.ReportService",
+                "tidegate.config.v1.SnapshotService",
+                "tidegate.admin.v1.AdminService",
+            ],
+            Self::Administration => &["tidegate.admin.v1.AdminService"],
+        }
+    }
+}
+
+/// The services with their guards, health and reflection.
+pub(crate) fn routes(
+    services: &Services,
+    tokens: &Tokens,
+    offered: Offered,
+) -> (Routes, HealthReporter) {
+    let mut routes = Routes::builder();
+    if offered == Offered::Everything {
+        add_data_plane_services(&mut routes, services, tokens);
+    }
+    let admin = AdminServiceServer::new(AdminApi {
+        admin: Arc::clone(&services.admin),
+    })
+    .max_decoding_message_size(MAX_CONFIGURATION)
+    .max_encoding_message_size(MAX_CONFIGURATION);
+    let (reporter, health) = tonic_health::server::health_reporter();
     let operator = Guard::new(tokens.admin.as_ref());
+    routes
+        .add_service(InterceptedService::new(admin, operator))
+        .add_service(health);
+    match reflection(offered) {
+        Ok((v1, v1alpha)) => {
+            routes.add_service(v1).add_service(v1alpha);
+        }
+        Err(error) => tracing::error!(%error, "reflection is not served"),
+    }
+    (routes.routes(), reporter)
+}
+
+fn add_data_plane_services(routes: &mut RoutesBuilder, services: &Services, tokens: &Tokens) {
+    let plane = Guard::new(tokens.data_plane.as_ref());
     let routing = RoutingServiceServer::new(Routing {
         decider: Arc::clone(&services.decider),
     })
@@ -81,31 +132,17 @@ pub(crate) fn routes(services: &Services, tokens: &Tokens) -> (Routes, HealthRep
     })
     .max_decoding_message_size(MAX_REQUEST)
     .max_encoding_message_size(MAX_CONFIGURATION);
-    let admin = AdminServiceServer::new(AdminApi {
-        admin: Arc::clone(&services.admin),
-    })
-    .max_decoding_message_size(MAX_CONFIGURATION)
-    .max_encoding_message_size(MAX_CONFIGURATION);
-    let (reporter, health) = tonic_health::server::health_reporter();
-    let mut routes = Routes::builder();
     routes
         .add_service(InterceptedService::new(routing, plane.clone()))
         .add_service(InterceptedService::new(reports, plane.clone()))
-        .add_service(InterceptedService::new(snapshots, plane))
-        .add_service(InterceptedService::new(admin, operator))
-        .add_service(health);
-    match reflection() {
-        Ok((v1, v1alpha)) => {
-            routes.add_service(v1).add_service(v1alpha);
-        }
-        Err(error) => tracing::error!(%error, "reflection is not served"),
-    }
-    (routes.routes(), reporter)
+        .add_service(InterceptedService::new(snapshots, plane));
 }
 
 type Reflection<T> = Result<T, tonic_reflection::server::Error>;
 
-fn reflection() -> Reflection<(
+fn reflection(
+    offered: Offered,
+) -> Reflection<(
     tonic_reflection::server::v1::ServerReflectionServer<
         impl tonic_reflection::server::v1::ServerReflection,
     >,
@@ -114,9 +151,12 @@ fn reflection() -> Reflection<(
     >,
 )> {
     let builder = || {
-        tonic_reflection::server::Builder::configure()
+        let builder = tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+            .with_service_name("grpc.health.v1.Health");
+        let names = offered.names().iter();
+        names.fold(builder, |builder, name| builder.with_service_name(*name))
     };
     Ok((builder().build_v1()?, builder().build_v1alpha()?))
 }
@@ -135,14 +175,11 @@ pub(crate) fn server() -> Server {
 }
 
 /// Says by gRPC health whether decisions can be served, for as long as that changes.
-pub(crate) async fn show_health(reporter: HealthReporter, is_ready: impl Fn() -> bool) {
-    const SERVICES: [&str; 5] = [
-        "",
-        "tidegate.routing.v1.RoutingService",
-        "tidegate.report.v1.ReportService",
-        "tidegate.config.v1.SnapshotService",
-        "tidegate.admin.v1.AdminService",
-    ];
+pub(crate) async fn show_health(
+    reporter: HealthReporter,
+    offered: Offered,
+    is_ready: impl Fn() -> bool,
+) {
     let mut ticks = tokio::time::interval(Duration::from_millis(100));
     let mut shown: Option<bool> = None;
     loop {
@@ -157,7 +194,7 @@ pub(crate) async fn show_health(reporter: HealthReporter, is_ready: impl Fn() ->
         } else {
             ServingStatus::NotServing
         };
-        for service in SERVICES {
+        for service in offered.names().iter().chain(&[""]) {
             reporter.set_service_status(service, status).await;
         }
     }

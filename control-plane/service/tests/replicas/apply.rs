@@ -1,6 +1,9 @@
 //! Replacing the configuration.
 
 use tidegate_proto::admin::v1 as admin;
+use tidegate_proto::admin::v1::admin_service_client::AdminServiceClient;
+use tidegate_proto::config::v1::WatchRequest;
+use tidegate_proto::config::v1::snapshot_service_client::SnapshotServiceClient;
 use tonic::Code;
 use tonic_types::StatusExt as _;
 
@@ -118,4 +121,29 @@ async fn history_and_explanation_tell_what_happened() {
     let explained = one.admin().explain(request).await.unwrap().into_inner();
     assert_eq!(explained.decision, "reject");
     assert_eq!(explained.targets[0].exclusions[0].reason, "circuit_open");
+}
+
+#[tokio::test]
+async fn listener_for_operators_hands_out_no_credentials() {
+    let (_fleet, [one]) = Fleet::with_replicas().await;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let serving = one.plane.serve_admin_tcp(listener, None).unwrap();
+    let serving = tokio::spawn(serving);
+    let channel = tonic::transport::Endpoint::from_shared(address)
+        .unwrap()
+        .connect()
+        .await
+        .unwrap();
+    let status = AdminServiceClient::new(channel.clone())
+        .get_status(admin::GetStatusRequest {})
+        .await;
+    assert!(status.is_ok(), "{status:?}");
+    let refused = SnapshotServiceClient::new(channel)
+        .watch(WatchRequest::default())
+        .await
+        .unwrap_err();
+    assert_eq!(refused.code(), Code::Unimplemented);
+    one.shutdown().await;
+    serving.await.unwrap().unwrap();
 }

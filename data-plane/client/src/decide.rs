@@ -117,7 +117,8 @@ impl Inner {
                         let time = tidegate_core::time::Timestamp(freshness.store_time_unix_ms);
                         self.clock.answered(asked_at, Instant::now(), time);
                     }
-                    self.replicas.answered(replica, response.freshness.as_ref());
+                    let now = Instant::now();
+                    self.replicas.answered(replica, response.freshness.as_ref(), now);
                     return Ok(response);
                 }
                 Ok(Err(status)) => {

@@ -25,6 +25,9 @@ use crate::endpoint::{Address, ChannelError, ChannelSettings, PlaneChannel, TlsS
 pub const MAX_REPLICAS: usize = 64;
 /// How long a replica that failed is asked after the others.
 const SUSPICION: Duration = Duration::from_secs(3);
+/// How long a replica counts as stale after it said so. Nobody watches one that was left, so nobody would hear
+/// that it is well again.
+const STALENESS: Duration = Duration::from_secs(10);
 /// A view of this age is stale whatever its replica thinks of it (`architecture.md` §3, View).
 const STALE_AGE_MS: u64 = 3_000;
 
@@ -88,7 +91,7 @@ struct Recipe {
 #[derive(Clone, Copy, Debug, Default)]
 struct Health {
     suspect_until: Option<Instant>,
-    stale: bool,
+    stale_until: Option<Instant>,
 }
 
 /// How one replica looks from here.
@@ -168,7 +171,7 @@ impl Replicas {
                 let distance = (replica.index + self.list.len() - self.preferred) % self.list.len();
                 (
                     health.is_suspect(now),
-                    health.stale,
+                    health.is_stale(now),
                     replica.index != home,
                     distance,
                 )
@@ -179,24 +182,25 @@ impl Replicas {
     pub(crate) fn preferred(&self, now: Instant) -> Option<&Replica> {
         self.list.get(self.preferred).filter(|replica| {
             let health = *replica.health.lock();
-            !health.is_suspect(now) && !health.stale
+            !health.is_suspect(now) && !health.is_stale(now)
         })
     }
 
     /// The replica answered a decision: it is trusted and, if its view is fresh, home.
-    pub(crate) fn answered(&self, replica: &Replica, freshness: Option<&Freshness>) {
+    pub(crate) fn answered(&self, replica: &Replica, freshness: Option<&Freshness>, now: Instant) {
         replica.health.lock().suspect_until = None;
-        self.heard(replica, freshness);
-        if !replica.health.lock().stale {
+        self.heard(replica, freshness, now);
+        if !replica.health.lock().is_stale(now) {
             self.move_home(replica);
         }
     }
 
     /// The replica said how fresh its view is. A sign of life is no decision: one that does not decide in time
     /// stays suspect.
-    pub(crate) fn heard(&self, replica: &Replica, freshness: Option<&Freshness>) {
+    pub(crate) fn heard(&self, replica: &Replica, freshness: Option<&Freshness>, now: Instant) {
         if let Some(freshness) = freshness {
-            replica.health.lock().stale = freshness.stale || freshness.age_ms >= STALE_AGE_MS;
+            let stale = freshness.stale || freshness.age_ms >= STALE_AGE_MS;
+            replica.health.lock().stale_until = stale.then_some(now + STALENESS);
         }
     }
 
@@ -221,7 +225,7 @@ impl Replicas {
                     name: replica.name.clone(),
                     home: replica.index == home,
                     suspect: health.is_suspect(now),
-                    stale: health.stale,
+                    stale: health.is_stale(now),
                 }
             })
             .collect()
@@ -254,6 +258,10 @@ impl Recipe {
 impl Health {
     fn is_suspect(self, now: Instant) -> bool {
         self.suspect_until.is_some_and(|until| until > now)
+    }
+
+    fn is_stale(self, now: Instant) -> bool {
+        self.stale_until.is_some_and(|until| until > now)
     }
 }
 
@@ -302,15 +310,32 @@ mod tests {
     async fn a_stale_replica_is_asked_last_and_a_suspect_one_after_it() {
         let replicas = replicas(3);
         let now = Instant::now();
-        replicas.answered(&replicas.list[0], Some(&freshness(true, 0)));
+        replicas.answered(&replicas.list[0], Some(&freshness(true, 0)), now);
         assert_eq!(order(&replicas, now), [1, 2, 0]);
         replicas.failed(&replicas.list[1], now);
-        replicas.heard(&replicas.list[1], Some(&freshness(false, 0)));
+        replicas.heard(&replicas.list[1], Some(&freshness(false, 0)), now);
         assert_eq!(order(&replicas, now), [2, 0, 1]);
-        replicas.answered(&replicas.list[0], Some(&freshness(false, 10)));
+        replicas.answered(&replicas.list[0], Some(&freshness(false, 10)), now);
         assert_eq!(order(&replicas, now), [0, 2, 1]);
-        replicas.answered(&replicas.list[0], Some(&freshness(false, STALE_AGE_MS)));
+        replicas.answered(
+            &replicas.list[0],
+            Some(&freshness(false, STALE_AGE_MS)),
+            now,
+        );
         assert_eq!(order(&replicas, now), [2, 0, 1]);
+    }
+
+    #[tokio::test]
+    async fn a_stale_replica_that_is_not_heard_of_again_gets_another_chance() {
+        let replicas = replicas(3);
+        let now = Instant::now();
+        replicas.answered(&replicas.list[1], Some(&freshness(false, 0)), now);
+        replicas.heard(&replicas.list[0], Some(&freshness(true, 0)), now);
+        assert_eq!(order(&replicas, now), [1, 2, 0]);
+        assert!(replicas.preferred(now).is_none());
+        let later = now + STALENESS;
+        assert_eq!(order(&replicas, later), [1, 0, 2]);
+        assert_eq!(replicas.preferred(later).unwrap().index, 0);
     }
 
     #[tokio::test]
@@ -318,7 +343,7 @@ mod tests {
         let replicas = replicas(3);
         let now = Instant::now();
         replicas.failed(&replicas.list[0], now);
-        replicas.answered(&replicas.list[2], Some(&freshness(false, 0)));
+        replicas.answered(&replicas.list[2], Some(&freshness(false, 0)), now);
         assert_eq!(order(&replicas, now), [2, 1, 0]);
         assert!(replicas.preferred(now).is_none());
         let later = now + SUSPICION + Duration::from_millis(1);

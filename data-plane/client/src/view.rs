@@ -1,7 +1,7 @@
 //! The hot state as the watch brings it: what local decisions rest on.
 //!
-//! A shard never goes back: a whole shard or a change that is not newer than what is here is passed over, and
-//! so is a single value that is older than its cell. Values that this build cannot read (a higher schema, a
+//! A shard never goes back: a whole shard that is not newer than what is here and a change that is older are
+//! passed over, and so is a single value that is older than its cell. Values that this build cannot read (a higher schema, a
 //! foreign key) are skipped and counted; the control plane knows them, only local decisions do not.
 //!
 //! Reading takes a shared lock of one shard for the time of a clone of an `Arc`.
@@ -94,18 +94,17 @@ impl LocalView {
         Updated { moved, skipped }
     }
 
-    /// Adds what changed in a shard up to `version`.
+    /// Adds what changed in a shard up to `version`. A control plane also tells values that it learned ahead
+    /// of its stream: they come with the version that is here already, and are not told again.
     pub(crate) fn change(&self, shard: Shard, version: Version, values: &[HotValue]) -> Updated {
         let mut current = self.shard(shard).write();
-        if version <= current.version {
+        if version < current.version {
             return Updated::default();
         }
         let skipped = current.put_all(values);
+        let moved = version > current.version;
         current.version = version;
-        Updated {
-            moved: true,
-            skipped,
-        }
+        Updated { moved, skipped }
     }
 
     /// Lets go of values that nobody can read any more.
@@ -269,7 +268,8 @@ mod tests {
         let v = |revision| Version::new(1, revision);
         assert!(view.replace(shard, v(5), &[value(2, v(5))]).moved);
         assert!(!view.replace(shard, v(4), &[value(9, v(4))]).moved);
-        assert!(!view.change(shard, v(5), &[value(9, v(5))]).moved);
+        // An older shard version is passed over, whatever comes with it.
+        assert!(!view.change(shard, v(4), &[value(9, v(6))]).moved);
         assert_eq!(failures(&view), Some(2));
         assert!(
             view.change(shard, v(7), &[value(3, v(6)), value(8, v(3))])
@@ -281,6 +281,20 @@ mod tests {
         assert!(view.replace(shard, Version::new(2, 0), &[]).moved);
         assert_eq!(failures(&view), None);
         assert_eq!(view.resume_vector().len(), 1);
+    }
+
+    #[test]
+    fn a_value_learned_ahead_of_the_stream_is_taken_in_and_stays() {
+        let shard = Shard::of_provider(&provider());
+        let view = LocalView::new();
+        let v = |revision| Version::new(1, revision);
+        view.change(shard, v(5), &[value(1, v(5))]);
+        assert!(!view.change(shard, v(5), &[value(2, v(7))]).moved);
+        assert_eq!(failures(&view), Some(2));
+        assert_eq!(view.version(shard), v(5));
+        assert!(view.change(shard, v(7), &[]).moved);
+        assert_eq!(failures(&view), Some(2));
+        assert_eq!(view.version(shard), v(7));
     }
 
     #[test]

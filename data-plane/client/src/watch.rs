@@ -191,7 +191,8 @@ impl Inner {
                 .told(moment, Timestamp(freshness.store_time_unix_ms));
             self.metrics.clock_steps.set(self.clock.steps());
         }
-        self.replicas.heard(replica, heartbeat.freshness.as_ref());
+        self.replicas
+            .heard(replica, heartbeat.freshness.as_ref(), moment);
         self.set_live_data_planes(heartbeat.live_data_planes);
         let stale = heartbeat
             .freshness

@@ -97,7 +97,7 @@ async fn hot_state_as_followed_is_what_local_decisions_rest_on_and_it_never_goes
     decides_on(&setting, "b1").await;
     // Older, whole or in part: from a replica that is behind.
     replica.push(shard(9, false));
-    replica.push(delta(10, false));
+    replica.push(delta(9, false));
     sleep(Duration::from_secs(2)).await;
     decides_on(&setting, "b1").await;
     replica.push(delta(11, false));

@@ -1,10 +1,11 @@
 //! Where an attempt goes: asked of the control plane within one limit, decided here when there is no answer.
 //!
 //! The limit holds for everything together: other replicas when one refuses, and a configuration that is on
-//! its way. A question that outlives the limit is not cut off but followed in the background, so that a probe
-//! it may still be granted is given back.
+//! its way. A question that outlives the limit, or whose request is dropped meanwhile, is not cut off but
+//! followed in the background, so that a probe it may still be granted is given back.
 
 mod gate;
+mod grant;
 mod local;
 mod translate;
 
@@ -12,24 +13,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_proto::routing::v1::routing_service_client::RoutingServiceClient;
-use tidegate_proto::routing::v1::{AwaitRequest, DecideRequest, DecideResponse, decide_response};
+use tidegate_proto::routing::v1::{AwaitRequest, DecideRequest, DecideResponse};
 use tidegate_wire::attempt::id_to_proto;
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, timeout, timeout_at};
-use tonic::{Code, Response, Status};
+use tokio::time::{Instant, timeout_at};
+use tonic::Code;
 
 pub(crate) use gate::Gate;
 
+use self::grant::{Question, Unclaimed};
 use self::local::Local;
 use self::translate::Answered;
-use crate::abandon::Abandoned;
 use crate::client::Inner;
 use crate::port::{Answer, Ask, Dispatch, Step};
 use crate::replicas::Asked;
 use crate::shadow::Scene;
 
-/// How long a question is followed after its limit.
-const FOLLOW: Duration = Duration::from_secs(2);
 /// Most questions that are followed at once; others are cut off and their grants expire.
 pub(crate) const MAX_FOLLOWED: usize = 256;
 /// Longest wait for a grant, whatever the control plane says.
@@ -109,8 +108,9 @@ impl Inner {
             let mut client = RoutingServiceClient::new(replica.channel());
             let copy = question.clone();
             let asked_at = Instant::now();
-            let mut call = Box::pin(async move { client.decide(copy).await });
-            match timeout_at(deadline, &mut call).await {
+            let call = async move { client.decide(copy).await };
+            let mut call = Question::new(self, Box::pin(call));
+            match timeout_at(deadline, call.answer()).await {
                 Ok(Ok(response)) => {
                     let response = response.into_inner();
                     if let Some(freshness) = &response.freshness {
@@ -118,7 +118,8 @@ impl Inner {
                         self.clock.answered(asked_at, Instant::now(), time);
                     }
                     let now = Instant::now();
-                    self.replicas.answered(replica, response.freshness.as_ref(), now);
+                    self.replicas
+                        .answered(replica, response.freshness.as_ref(), now);
                     return Ok(response);
                 }
                 Ok(Err(status)) => {
@@ -137,7 +138,7 @@ impl Inner {
                 Err(_) => {
                     self.metrics.decide_timeouts.inc();
                     self.replicas.failed(replica, Instant::now());
-                    self.follow(call);
+                    // Dropped, the question is followed.
                     return Err(Unanswered::Silent);
                 }
             }
@@ -155,34 +156,6 @@ impl Inner {
         })
     }
 
-    /// Waits for the answer that came too late, to give back the probe it may hold.
-    fn follow(
-        self: &Arc<Self>,
-        call: impl Future<Output = Result<Response<DecideResponse>, Status>> + Send + 'static,
-    ) {
-        let Ok(permit) = Arc::clone(&self.followed).try_acquire_owned() else {
-            return;
-        };
-        let inner = Arc::clone(self);
-        self.tracker.spawn(async move {
-            let answered = tokio::select! {
-                answered = timeout(FOLLOW, call) => answered,
-                () = inner.stop.cancelled() => return,
-            };
-            if let Ok(Ok(response)) = answered
-                && let Some(decide_response::Step::Dispatch(dispatch)) = response.into_inner().step
-                && let Some(attempt) = dispatch.attempt
-                && attempt.probe
-            {
-                inner.abandoned.push(Abandoned {
-                    attempt: attempt.id,
-                    provider: attempt.provider,
-                });
-            }
-            drop(permit);
-        });
-    }
-
     /// An answer that can be carried out here: its connection has a credential in the snapshot. If the
     /// configuration it rests on is newer, it may be on its way.
     async fn usable(
@@ -197,6 +170,7 @@ impl Inner {
         let Step::Dispatch(dispatch) = &mut answer.decision else {
             return Ok(Answered::Step(answer));
         };
+        let unclaimed = Unclaimed::new(&self.abandoned, &dispatch.attempt);
         if self.configuration_version() < wanted {
             let mut installed = self.installed.subscribe();
             let newer = installed.wait_for(|version| *version >= wanted);
@@ -205,16 +179,13 @@ impl Inner {
             tracing::debug!(wanted, came = waited.is_ok(), "waited for a configuration");
         }
         if self.adopt_credential(dispatch) {
+            unclaimed.claim();
             return Ok(Answered::Step(answer));
         }
         tracing::warn!(
             connection = %dispatch.attempt.connection, "decided on a connection without a credential here"
         );
         self.metrics.decide_unusable.inc();
-        self.abandoned.push(Abandoned {
-            attempt: Some(id_to_proto(dispatch.attempt.id)),
-            provider: dispatch.attempt.provider.to_string(),
-        });
         Err(Unanswered::Unusable)
     }
 

@@ -23,12 +23,13 @@ pub trait ControlPort: Send + Sync + 'static {
     /// The store's time as known here.
     fn now(&self) -> Timestamp;
     /// The next step of a request, after at most 50 ms unless the request is managed (decision 54).
+    /// Dropped before its answer, it gives back by itself what it may still be granted.
     fn decide(&self, ask: Ask) -> impl Future<Output = Answer> + Send;
     /// Queues a report; an urgent one is sent at once.
     fn report(&self, report: AttemptOutcome, urgent: bool);
     /// Queues a usage record.
     fn record_usage(&self, usage: Usage);
-    /// Gives back what an attempt that is not sent may have been granted.
+    /// An attempt is not sent; gives back the probe of `provider` that it was granted, if any is known.
     fn abandon(&self, attempt: AttemptId, provider: Option<ProviderId>);
     /// Requests can be served (decision 55).
     fn is_ready(&self) -> bool;

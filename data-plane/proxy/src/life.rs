@@ -4,7 +4,8 @@
 //! that was asked for but not sent, one that is in flight without a verdict, a failure that nobody reported yet.
 //! [`Life::end`] closes it; if the request is dropped instead (the client left, a phase panicked, a drain cut
 //! it off), the drop closes it. Either way every attempt is reported, every grant given back, and the request
-//! counted and logged, once.
+//! counted and logged, once. What was granted to a question that is dropped before its answer is given back by
+//! whoever put the question ([`ControlPort::decide`]).
 
 mod trace;
 

@@ -169,6 +169,17 @@ async fn a_probe_granted_too_late_is_given_back() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_probe_granted_to_a_request_that_was_dropped_is_given_back() {
+    let setting = Setting::start(1).await;
+    let replica = &setting.replicas[0];
+    *replica.deciding.lock() = Deciding::ProbeAfter(ms(20));
+    let left = tokio::time::timeout(ms(10), setting.decide("smart")).await;
+    assert!(left.is_err(), "the request was there when the answer came");
+    until("the probe is back", || !replica.abandoned.lock().is_empty()).await;
+    assert_eq!(replica.abandoned.lock()[0].provider, "a");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_wait_for_a_grant_takes_place_inside() {
     let setting = Setting::start(1).await;
     *setting.replicas[0].deciding.lock() = Deciding::GrantThenTo("b1");

@@ -1,0 +1,111 @@
+//! Grants that nobody uses are given back, also when the request they are for is dropped.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_core::outcome::Attempt;
+use tidegate_proto::routing::v1::{DecideResponse, decide_response};
+use tidegate_wire::attempt::id_to_proto;
+use tokio::runtime::Handle;
+use tokio::time::timeout;
+use tonic::{Response, Status};
+
+use crate::abandon::{AbandonQueue, Abandoned};
+use crate::client::Inner;
+
+/// How long a question is followed after its limit, or after its request was dropped.
+const FOLLOW: Duration = Duration::from_secs(2);
+
+type Call = Pin<Box<dyn Future<Output = Result<Response<DecideResponse>, Status>> + Send>>;
+
+/// A question on its way. Dropped without an answer, it is followed in the background.
+pub(super) struct Question {
+    inner: Arc<Inner>,
+    /// `None` once it is answered.
+    call: Option<Call>,
+}
+
+impl Question {
+    pub(super) fn new(inner: &Arc<Inner>, call: Call) -> Self {
+        Self {
+            inner: Arc::clone(inner),
+            call: Some(call),
+        }
+    }
+
+    /// Its answer. May be cut off.
+    pub(super) async fn answer(&mut self) -> Result<Response<DecideResponse>, Status> {
+        let Some(call) = self.call.as_mut() else {
+            return Err(Status::internal("the question was answered before"));
+        };
+        let answer = call.await;
+        self.call = None;
+        answer
+    }
+}
+
+impl Drop for Question {
+    fn drop(&mut self) {
+        let Some(call) = self.call.take() else {
+            return;
+        };
+        // Outside a runtime, or without room, the call is cut off and its grant expires.
+        let Ok(runtime) = Handle::try_current() else {
+            return;
+        };
+        let Ok(permit) = Arc::clone(&self.inner.followed).try_acquire_owned() else {
+            return;
+        };
+        let inner = Arc::clone(&self.inner);
+        let follow = async move {
+            let answered = tokio::select! {
+                answered = timeout(FOLLOW, call) => answered,
+                () = inner.stop.cancelled() => return,
+            };
+            if let Ok(Ok(response)) = answered
+                && let Some(decide_response::Step::Dispatch(dispatch)) = response.into_inner().step
+                && let Some(attempt) = dispatch.attempt
+                && attempt.probe
+            {
+                inner.abandoned.push(Abandoned {
+                    attempt: attempt.id,
+                    provider: attempt.provider,
+                });
+            }
+            drop(permit);
+        };
+        self.inner.tracker.spawn_on(follow, &runtime);
+    }
+}
+
+/// An attempt that was decided on but not handed out yet. Dropped unclaimed, it is given back.
+pub(super) struct Unclaimed<'a> {
+    queue: &'a AbandonQueue,
+    notice: Option<Abandoned>,
+}
+
+impl<'a> Unclaimed<'a> {
+    pub(super) fn new(queue: &'a AbandonQueue, attempt: &Attempt) -> Self {
+        Self {
+            queue,
+            notice: Some(Abandoned {
+                attempt: Some(id_to_proto(attempt.id)),
+                provider: attempt.provider.to_string(),
+            }),
+        }
+    }
+
+    /// It is handed out.
+    pub(super) fn claim(mut self) {
+        self.notice = None;
+    }
+}
+
+impl Drop for Unclaimed<'_> {
+    fn drop(&mut self) {
+        if let Some(notice) = self.notice.take() {
+            self.queue.push(notice);
+        }
+    }
+}

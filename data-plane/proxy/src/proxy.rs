@@ -20,6 +20,9 @@ use crate::upstream::Upstream;
 /// Time for clients to take the in-band error of a stream that was ended by a drain.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
+/// Connections at once to listeners of [`Surface::Admin`], which clients must not be able to use up.
+const MAX_ADMIN_CONNECTIONS: usize = 64;
+
 /// What a listener answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Surface {
@@ -48,7 +51,9 @@ pub(crate) struct Shared<C> {
     /// Room for requests that wait for a cooldown.
     pub(crate) waiting: Semaphore,
     /// Room for client connections.
-    pub(crate) connections: Arc<Semaphore>,
+    connections: Arc<Semaphore>,
+    /// Room for connections to the process's own paths.
+    admin_connections: Arc<Semaphore>,
     /// Connections and everything they started.
     pub(crate) tasks: TaskTracker,
     /// No new connections and no further requests on old ones.
@@ -86,6 +91,7 @@ impl<C: ControlPort> Proxy<C> {
             connections: Arc::new(Semaphore::new(
                 limits.max_connections.min(Semaphore::MAX_PERMITS),
             )),
+            admin_connections: Arc::new(Semaphore::new(MAX_ADMIN_CONNECTIONS)),
             limits,
             metrics,
             registry,
@@ -135,6 +141,14 @@ impl<C: ControlPort> Proxy<C> {
 }
 
 impl<C: ControlPort> Shared<C> {
+    /// Room for connections to a listener of `surface`.
+    pub(crate) fn room(&self, surface: Surface) -> &Arc<Semaphore> {
+        match surface {
+            Surface::Everything | Surface::Clients => &self.connections,
+            Surface::Admin => &self.admin_connections,
+        }
+    }
+
     /// Requests can be served (decision 55).
     pub(crate) fn is_ready(&self) -> bool {
         !self.draining.load(Ordering::Relaxed) && self.control.is_ready()

@@ -61,7 +61,7 @@ pub(crate) async fn accept<C: ControlPort>(
 ) {
     let builder = Arc::new(builder(shared));
     loop {
-        let room = Arc::clone(&shared.connections).acquire_owned();
+        let room = Arc::clone(shared.room(surface)).acquire_owned();
         let accepted = async {
             let room = room.await;
             (room, listener.accept().await)

@@ -1,6 +1,8 @@
 //! The whole proxy against fake providers, with a control plane that decides with the real rules in memory.
 
 #[cfg(test)]
+mod admin;
+#[cfg(test)]
 mod bad_input;
 #[cfg(test)]
 mod bench;

@@ -4,8 +4,7 @@ use bytes::Bytes;
 use http::header::{ALLOW, CONNECTION, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use serde_json::{Map, Value, json};
-use tidegate_core::classify::TerminalKind;
-use tidegate_core::routing::{Exclusion, ExclusionReason, Rejection};
+use tidegate_core::routing::{Exclusion, Rejection};
 
 use super::{JSON, ReplyBody};
 use crate::endpoint::Format;
@@ -125,27 +124,12 @@ fn describe(
 
 /// Connections are not named: clients have no business with them.
 fn exclusion(exclusion: &Exclusion) -> Value {
+    let reason = exclusion.reason.as_str();
     json!({
         "provider": exclusion.provider.as_str(),
         "model": exclusion.model.as_str(),
-        "reason": reason(exclusion.reason),
+        "reason": reason.strip_prefix("terminal:").unwrap_or(reason),
     })
-}
-
-fn reason(reason: ExclusionReason) -> &'static str {
-    match reason {
-        ExclusionReason::NotAllowed => "not_allowed",
-        ExclusionReason::ProtocolMismatch => "protocol_mismatch",
-        ExclusionReason::Terminal(TerminalKind::Expired) => "expired",
-        ExclusionReason::Terminal(TerminalKind::CreditsExhausted) => "credits_exhausted",
-        ExclusionReason::Terminal(TerminalKind::Banned) => "banned",
-        ExclusionReason::Disabled => "disabled",
-        ExclusionReason::CircuitOpen => "circuit_open",
-        ExclusionReason::ConnectionCooldown => "connection_cooldown",
-        ExclusionReason::RequestExhaustion => "request_exhaustion",
-        ExclusionReason::ModelLockout => "model_lockout",
-        ExclusionReason::Unavailable => "unavailable",
-    }
 }
 
 /// What the client can do, as `routing.md` §7.2 to §7.4 have it.

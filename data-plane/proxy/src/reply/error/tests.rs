@@ -1,5 +1,7 @@
 use http_body_util::BodyExt as _;
+use tidegate_core::classify::TerminalKind;
 use tidegate_core::ids::{ConnectionId, ModelId, ProviderId};
+use tidegate_core::routing::ExclusionReason;
 
 use super::*;
 
@@ -30,6 +32,20 @@ fn rejection() -> Refusal {
             cause: None,
         }],
     }))
+}
+
+#[tokio::test]
+async fn a_terminal_state_is_named_without_its_prefix() {
+    let mut refusal = rejection();
+    if let Refusal::Rejected(rejection) = &mut refusal {
+        for excluded in &mut rejection.excluded {
+            excluded.reason = ExclusionReason::Terminal(TerminalKind::CreditsExhausted);
+        }
+    }
+    let response = refuse(Format::Openai, &refusal, ErrorContext::default());
+    let (_, _, body) = read(response).await;
+    let reason = &body["diagnostics"]["excluded"][0]["reason"];
+    assert_eq!(reason, "credits_exhausted");
 }
 
 #[tokio::test]

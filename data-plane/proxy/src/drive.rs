@@ -27,7 +27,7 @@ use crate::reply::{
 };
 use crate::request::RequestBody;
 use crate::sse::Dialect;
-use crate::stream::StreamBody;
+use crate::stream::{StreamBody, Surroundings};
 
 /// Most questions asked for one request. Whoever decides has smaller limits of its own; this one is for the case
 /// that it has not.
@@ -205,9 +205,13 @@ impl<C: ControlPort> Drive<C> {
                 response.headers_mut().insert(CACHE_CONTROL, NO_CACHE);
                 self.name(&mut response, provider.ok());
                 let life = self.life.take().ok_or(Refusal::Internal)?;
-                let drained = self.shared.end.clone().cancelled_owned();
-                let open = Counted::new(&self.shared.metrics.streams_open);
-                let body = StreamBody::new(stream, clock, drained, life, open);
+                let around = Surroundings {
+                    tasks: &self.shared.tasks,
+                    drained: self.shared.end.clone(),
+                    stall_time: self.shared.limits.stall_time,
+                    open: Counted::new(&self.shared.metrics.streams_open),
+                };
+                let body = StreamBody::new(*stream, clock, life, around);
                 *response.body_mut() = ReplyBody::Stream(Box::pin(body));
                 Ok(Next::Done(response))
             }

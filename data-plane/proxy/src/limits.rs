@@ -17,7 +17,8 @@ pub struct Limits {
     pub head_time: Duration,
     /// Time for a client to send its request body.
     pub body_time: Duration,
-    /// How long a client may refuse to read before its connection is closed.
+    /// How long a client may refuse to read before its connection is closed, or take nothing of a stream before
+    /// the upstream is let go.
     pub stall_time: Duration,
     /// Client connections at once; further ones wait in the kernel's queue.
     pub max_connections: usize,

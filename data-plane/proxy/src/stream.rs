@@ -1,7 +1,8 @@
 //! A committed stream on its way to the client.
 //!
-//! Nothing runs beside it: the client's connection asks for the next bytes, this asks the upstream, so a slow
-//! client slows the upstream down and a client that leaves drops everything at once. What ends it:
+//! The client's connection asks for the next bytes, this asks the upstream, so a slow client slows the upstream
+//! down and a client that leaves drops everything at once. A client that opens no window is not asked for: a
+//! watch beside it ([`attend`]) lets go of the upstream then. What ends it:
 //!
 //! | end | client sees | report |
 //! |---|---|---|
@@ -12,24 +13,32 @@
 //! | the attempt's deadline | in-band error | `DeadlineExceeded` |
 //! | the upstream's own error event | just that | the error, as embedded |
 //! | a drain's end | in-band error | none |
+//! | the client takes nothing for the stall time | in-band error, should it read on | none |
 //! | the client leaves | – | none |
+
+mod attend;
 
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame};
+use hyper::body::Incoming;
+use parking_lot::Mutex;
 use tidegate_core::outcome::{Outcome, StreamFault, UpstreamError};
 use tokio::time::{Instant, Sleep};
-use tokio_util::sync::WaitForCancellationFutureOwned;
+use tokio_util::sync::{CancellationToken, DropGuard, WaitForCancellationFutureOwned};
+use tokio_util::task::TaskTracker;
 
 use crate::control_port::ControlPort;
 use crate::event_stream::EventStream;
 use crate::life::{Ending, Life};
 use crate::metrics::Counted;
 use crate::observe::Clock;
+use crate::passage::Passage;
 use crate::reply::in_band;
 use crate::sse::End;
 
@@ -40,7 +49,30 @@ const LOOK_EVERY: Duration = Duration::from_secs(3_600);
 
 /// See the module's documentation.
 pub(crate) struct StreamBody<C: ControlPort> {
-    stream: Box<EventStream>,
+    flow: Arc<Mutex<Flow<C>>>,
+    /// Ends the watch.
+    _over: DropGuard,
+}
+
+/// What a stream needs beside the upstream and the request.
+pub(crate) struct Surroundings<'a> {
+    /// Where its watch runs.
+    pub(crate) tasks: &'a TaskTracker,
+    /// Cancelled at the end of a drain.
+    pub(crate) drained: CancellationToken,
+    /// How long a client may take nothing.
+    pub(crate) stall_time: Duration,
+    /// Counts the stream while it is open.
+    pub(crate) open: Counted,
+}
+
+/// The stream itself, which the client's connection moves and the watch may end.
+struct Flow<C: ControlPort> {
+    /// `None` once it is let go.
+    upstream: Option<Incoming>,
+    passage: Passage,
+    /// When the last useful or protected event came.
+    progress: Instant,
     clock: Clock,
     /// Set with the last event: when the upstream must have hung up.
     linger: Option<Instant>,
@@ -52,15 +84,16 @@ pub(crate) struct StreamBody<C: ControlPort> {
     /// Bytes of ours after the upstream's.
     last_words: Option<Bytes>,
     /// Counts the stream while it is open.
-    _open: Counted,
+    open: Option<Counted>,
+    /// How often the client's connection asked.
+    polls: u64,
+    /// Wakes the client's connection while it waits for us.
+    waker: Option<Waker>,
 }
 
 impl<C: ControlPort> std::fmt::Debug for StreamBody<C> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter
-            .debug_struct("StreamBody")
-            .field("stream", &self.stream)
-            .finish_non_exhaustive()
+        formatter.debug_struct("StreamBody").finish_non_exhaustive()
     }
 }
 
@@ -69,6 +102,8 @@ impl<C: ControlPort> std::fmt::Debug for StreamBody<C> {
 enum Stop {
     Fault(StreamFault),
     Drained,
+    /// The client took nothing.
+    Stalled,
 }
 
 impl Stop {
@@ -80,6 +115,7 @@ impl Stop {
             Self::Fault(StreamFault::EarlyEof) => "STREAM_EARLY_EOF",
             Self::Fault(StreamFault::Truncated) => "stream_terminated",
             Self::Drained => "shutting_down",
+            Self::Stalled => "client_stalled",
         }
     }
 
@@ -91,38 +127,57 @@ impl Stop {
                 StreamFault::ReadinessTimeout | StreamFault::EarlyEof | StreamFault::Truncated,
             ) => "the upstream's stream broke off",
             Self::Drained => "the service is shutting down",
+            Self::Stalled => "the client did not read in time",
         }
     }
 }
 
 impl<C: ControlPort> StreamBody<C> {
+    /// Starts the watch, too.
     pub(crate) fn new(
-        stream: Box<EventStream>,
+        stream: EventStream,
         clock: Clock,
-        drained: WaitForCancellationFutureOwned,
         life: Life<C>,
-        open: Counted,
+        around: Surroundings<'_>,
     ) -> Self {
-        let mut body = Self {
-            stream,
+        let mut flow = Flow {
+            upstream: Some(stream.body),
+            passage: stream.passage,
+            progress: stream.progress,
             clock,
             linger: None,
             timer: Box::pin(tokio::time::sleep(LOOK_EVERY)),
-            drained: Box::pin(drained),
+            drained: Box::pin(around.drained.clone().cancelled_owned()),
             life: Some(life),
             last_words: None,
-            _open: open,
+            open: Some(around.open),
+            polls: 0,
+            waker: None,
         };
         // What came with the first ready event may have been everything.
-        body.take(Bytes::new());
-        body.set_timer();
-        body
+        flow.take(Bytes::new());
+        flow.set_timer();
+        let flow = Arc::new(Mutex::new(flow));
+        let over = CancellationToken::new();
+        around.tasks.spawn(attend::attend(
+            Arc::downgrade(&flow),
+            over.clone(),
+            around.drained,
+            around.stall_time,
+            clock.end,
+        ));
+        Self {
+            flow,
+            _over: over.drop_guard(),
+        }
     }
+}
 
+impl<C: ControlPort> Flow<C> {
     /// The moment at which the stream is too late, and what for.
     fn too_late(&self) -> (Option<Instant>, StreamFault) {
         let idle = self.clock.idle();
-        let idle = idle.and_then(|idle| self.stream.progress.checked_add(idle));
+        let idle = idle.and_then(|idle| self.progress.checked_add(idle));
         let idle = self.linger.or(idle);
         match (idle, self.clock.end) {
             (Some(idle), Some(end)) if end <= idle => (Some(end), StreamFault::DeadlineExceeded),
@@ -138,18 +193,13 @@ impl<C: ControlPort> StreamBody<C> {
     }
 
     fn take(&mut self, data: Bytes) {
-        if self.stream.passage.take(data) {
-            self.stream.progress = Instant::now();
+        if self.passage.take(data) {
+            self.progress = Instant::now();
         }
-        if self.linger.is_none() && self.stream.passage.end() == End::Closed {
+        if self.linger.is_none() && self.passage.end() == End::Closed {
             self.linger = Instant::now().checked_add(LINGER);
             self.set_timer();
         }
-    }
-
-    /// The attempt's own end does not wait for the upstream to fall silent.
-    fn is_past_end(&self) -> bool {
-        self.clock.end.is_some_and(|end| end <= Instant::now())
     }
 
     /// Whether a limit passed; if not, the timer is set to the next one.
@@ -170,19 +220,26 @@ impl<C: ControlPort> StreamBody<C> {
 
     /// The upstream's stream is over, one way or the other.
     fn over(&mut self, orderly: bool) {
-        match self.stream.passage.end() {
+        match self.passage.end() {
             End::Closed => self.finish(),
             End::Finished if orderly => self.finish(),
             End::Finished | End::Open => self.stop(Stop::Fault(StreamFault::Truncated)),
         }
     }
 
+    /// The upstream is not needed any more, though the client may be slow to take what is left.
+    fn let_go(&mut self) {
+        self.upstream = None;
+        self.open = None;
+    }
+
     fn finish(&mut self) {
-        let error = self.stream.passage.take_error();
+        self.let_go();
+        let error = self.passage.take_error();
         let Some(mut life) = self.life.take() else {
             return;
         };
-        life.uses(self.stream.passage.tokens());
+        life.uses(self.passage.tokens());
         match error {
             None => life.end(Ending::Answered),
             Some(body) => {
@@ -199,25 +256,30 @@ impl<C: ControlPort> StreamBody<C> {
     }
 
     fn stop(&mut self, stop: Stop) {
-        if self.stream.passage.end() == End::Closed {
+        if self.passage.end() == End::Closed {
             // The client has everything; the upstream only failed to hang up.
             return self.finish();
         }
+        self.let_go();
         let Some(mut life) = self.life.take() else {
             return;
         };
-        life.uses(self.stream.passage.tokens());
+        life.uses(self.passage.tokens());
         if let Stop::Fault(fault) = stop {
             life.breaks(Outcome::Stream(fault));
         }
-        life.end(Ending::BrokenStream);
+        match stop {
+            // Told or not, the client has as good as left.
+            Stop::Stalled => drop(life),
+            Stop::Fault(_) | Stop::Drained => life.end(Ending::BrokenStream),
+        }
         let event = in_band(
-            self.stream.passage.dialect(),
+            self.passage.dialect(),
             stop.code(),
             stop.message(),
-            self.stream.passage.sequence(),
+            self.passage.sequence(),
         );
-        self.last_words = Some(if self.stream.passage.is_inside() {
+        self.last_words = Some(if self.passage.is_inside() {
             // Ends the event the client was in the middle of.
             [b"\n\n".as_slice(), &event].concat().into()
         } else {
@@ -229,6 +291,46 @@ impl<C: ControlPort> StreamBody<C> {
 /// So much of an error event is reported; at most four times as many bytes.
 const MAX_ERROR_CHARACTERS: usize = tidegate_core::outcome::MAX_BODY_BYTES / 4;
 
+impl<C: ControlPort> Flow<C> {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        self.polls = self.polls.wrapping_add(1);
+        self.waker = None;
+        loop {
+            if let Some(bytes) = self.passage.next() {
+                return Poll::Ready(Some(bytes));
+            }
+            let upstream = match self.upstream.as_mut() {
+                Some(upstream) if self.life.is_some() => upstream,
+                _ => return Poll::Ready(self.last_words.take()),
+            };
+            // The attempt's own end does not wait for the upstream to fall silent.
+            if self.clock.end.is_some_and(|end| end <= Instant::now()) {
+                self.stop(Stop::Fault(StreamFault::DeadlineExceeded));
+                continue;
+            }
+            match Pin::new(upstream).poll_frame(context) {
+                Poll::Ready(Some(Ok(frame))) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.take(data);
+                    }
+                }
+                Poll::Ready(Some(Err(_))) => self.over(false),
+                Poll::Ready(None) => {
+                    self.passage.finish();
+                    self.over(true);
+                }
+                Poll::Pending => match self.poll_limits(context) {
+                    Some(stop) => self.stop(stop),
+                    None => {
+                        self.waker = Some(context.waker().clone());
+                        return Poll::Pending;
+                    }
+                },
+            }
+        }
+    }
+}
+
 impl<C: ControlPort> Body for StreamBody<C> {
     type Data = Bytes;
     type Error = Infallible;
@@ -237,46 +339,18 @@ impl<C: ControlPort> Body for StreamBody<C> {
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let this = self.get_mut();
-        loop {
-            if let Some(bytes) = this.stream.passage.next() {
-                return Poll::Ready(Some(Ok(Frame::data(bytes))));
-            }
-            if this.life.is_none() {
-                let words = this.last_words.take();
-                return Poll::Ready(words.map(|words| Ok(Frame::data(words))));
-            }
-            if this.is_past_end() {
-                this.stop(Stop::Fault(StreamFault::DeadlineExceeded));
-                continue;
-            }
-            match Pin::new(&mut this.stream.body).poll_frame(context) {
-                Poll::Ready(Some(Ok(frame))) => {
-                    if let Ok(data) = frame.into_data() {
-                        this.take(data);
-                    }
-                }
-                Poll::Ready(Some(Err(_))) => this.over(false),
-                Poll::Ready(None) => {
-                    this.stream.passage.finish();
-                    this.over(true);
-                }
-                Poll::Pending => match this.poll_limits(context) {
-                    Some(stop) => this.stop(stop),
-                    None => return Poll::Pending,
-                },
-            }
-        }
+        let next = self.flow.lock().poll_next(context);
+        next.map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
     }
 }
 
-impl<C: ControlPort> Drop for StreamBody<C> {
+impl<C: ControlPort> Drop for Flow<C> {
     fn drop(&mut self) {
         // A client that leaves after the last event, before the upstream hung up, has its whole answer.
-        if self.stream.passage.end() == End::Closed {
+        if self.passage.end() == End::Closed {
             self.finish();
         } else if let Some(life) = self.life.as_mut() {
-            life.uses(self.stream.passage.tokens());
+            life.uses(self.passage.tokens());
         }
     }
 }

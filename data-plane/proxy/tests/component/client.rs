@@ -60,6 +60,19 @@ impl Client {
         }
     }
 
+    /// The same over HTTP/2, with a window of 1 KiB.
+    pub(crate) fn with_small_window(&self) -> Self {
+        let client = HyperClient::builder(TokioExecutor::new())
+            .http2_only(true)
+            .http2_initial_stream_window_size(1_024)
+            .build_http();
+        Self {
+            client,
+            addr: self.addr,
+            key: self.key.clone(),
+        }
+    }
+
     pub(crate) async fn get(&self, path: &str) -> Reply {
         self.send(Method::GET, path, &[], Bytes::new()).await
     }

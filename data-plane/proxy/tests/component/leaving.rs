@@ -155,3 +155,39 @@ async fn a_client_that_does_not_read_slows_the_upstream_down_and_is_let_go() {
     );
     drop(response);
 }
+
+#[tokio::test]
+async fn a_client_that_opens_no_window_does_not_hold_the_upstream() {
+    let bench = Bench::start_with(Options {
+        limits: tidegate_proxy::Limits {
+            stall_time: Duration::from_millis(300),
+            ..Default::default()
+        },
+        ..Options::default()
+    })
+    .await;
+    bench.one.set_reply(tidegate_fake_upstream::Reply {
+        chunks: 4_000,
+        chunk_bytes: 8_192,
+        ..Default::default()
+    });
+    let client = bench.client.with_small_window();
+    let response = client.open_post(CHAT, &chat("one/m", true)).await;
+    assert_eq!(response.version(), http::Version::HTTP_2);
+    // Nobody reads the body, but the connection is well.
+    let ending = bench
+        .one
+        .log()
+        .wait_for_ending(&Selector::any(), LIMIT)
+        .await;
+    assert_eq!(ending, Some(Ending::Aborted));
+    bench
+        .until("the end", |bench| !bench.control.heard().usages.is_empty())
+        .await;
+    assert_eq!(bench.control.outcomes(), [Outcome::Success]);
+    let text = crate::client::read(response).await.text();
+    assert!(
+        text.contains("client_stalled"),
+        "it is told when it reads on"
+    );
+}

@@ -1,0 +1,58 @@
+//! The watch beside a stream.
+//!
+//! A client that opens no flow-control window is never asked for: hyper then leaves the body alone, and no limit
+//! inside it would be looked at. So this looks from outside, and lets go of the upstream and ends the request;
+//! what is left is a shell that tells the client so, should it read on.
+//!
+//! Whether the client takes anything is seen from being asked: within the stall time of handing a piece out or
+//! of a wake-up, hyper asks for more if there is room for it.
+
+use std::sync::Weak;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tidegate_core::outcome::StreamFault;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::{Flow, LOOK_EVERY, Stop};
+use crate::control_port::ControlPort;
+
+/// Watches until the stream is over. A client is let go after one to two times `stall_time`.
+pub(super) async fn attend<C: ControlPort>(
+    flow: Weak<Mutex<Flow<C>>>,
+    over: CancellationToken,
+    drained: CancellationToken,
+    stall_time: Duration,
+    end: Option<Instant>,
+) {
+    let mut seen = 0;
+    loop {
+        let look = Instant::now() + stall_time.min(LOOK_EVERY);
+        let moment = end.map_or(look, |end| end.min(look));
+        tokio::select! {
+            () = over.cancelled() => return,
+            () = drained.cancelled() => {}
+            () = sleep_until(moment) => {}
+        }
+        let Some(flow) = flow.upgrade() else {
+            return;
+        };
+        let mut flow = flow.lock();
+        let stop = if drained.is_cancelled() {
+            Stop::Drained
+        } else if end.is_some_and(|end| end <= Instant::now()) {
+            Stop::Fault(StreamFault::DeadlineExceeded)
+        } else if flow.polls == seen {
+            Stop::Stalled
+        } else {
+            seen = flow.polls;
+            if let Some(waker) = flow.waker.take() {
+                waker.wake();
+            }
+            continue;
+        };
+        flow.stop(stop);
+        return;
+    }
+}

@@ -191,3 +191,35 @@ async fn a_client_that_opens_no_window_does_not_hold_the_upstream() {
         "it is told when it reads on"
     );
 }
+
+#[tokio::test]
+async fn the_deadline_holds_for_a_client_that_opens_no_window() {
+    let bench = Bench::start_with(Options {
+        deadlines: tidegate_plane_client::Deadlines {
+            attempt: Some(Duration::from_millis(500)),
+            ..Options::default().deadlines
+        },
+        ..Options::default()
+    })
+    .await;
+    bench.one.set_reply(tidegate_fake_upstream::Reply {
+        chunks: 4_000,
+        chunk_bytes: 8_192,
+        ..Default::default()
+    });
+    let client = bench.client.with_small_window();
+    let response = client.open_post(CHAT, &chat("one/m", true)).await;
+    let ending = bench
+        .one
+        .log()
+        .wait_for_ending(&Selector::any(), LIMIT)
+        .await;
+    assert_eq!(ending, Some(Ending::Aborted));
+    bench
+        .until("the report", |bench| bench.control.outcomes().len() == 2)
+        .await;
+    let outcomes = bench.control.outcomes();
+    let too_late = Outcome::Stream(tidegate_core::outcome::StreamFault::DeadlineExceeded);
+    assert_eq!(outcomes, [Outcome::Success, too_late]);
+    drop(response);
+}

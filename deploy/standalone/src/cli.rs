@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use secrecy::SecretString;
 
 /// Keeps LLM traffic flowing: both planes in one process.
 #[derive(Debug, Parser)]
@@ -45,6 +46,10 @@ pub(crate) struct RunArguments {
     /// Folder for the database and the key that seals credentials; made when missing.
     #[arg(long, env = "TIDEGATE_DATA", default_value = "tidegate-data")]
     pub(crate) data: PathBuf,
+
+    /// What tidegatectl must show; without it, everybody on this machine may administer.
+    #[arg(long, env = "TIDEGATE_ADMIN_TOKEN", hide_env_values = true)]
+    pub(crate) admin_token: Option<SecretString>,
 
     /// How long open streams may take to finish after SIGTERM.
     #[arg(

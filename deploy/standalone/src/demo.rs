@@ -36,6 +36,7 @@ pub(crate) async fn run(arguments: DemoArguments) -> Result<()> {
             listen,
             grpc_listen,
             data: folder.path().to_owned(),
+            admin_token: None,
             require_key: false,
         },
         loaded,

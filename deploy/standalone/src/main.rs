@@ -75,6 +75,7 @@ async fn run(arguments: RunArguments) -> Result<(), Failure> {
         listen,
         grpc_listen,
         data,
+        admin_token,
         grace,
         ready_file,
     } = arguments;
@@ -85,6 +86,7 @@ async fn run(arguments: RunArguments) -> Result<(), Failure> {
             listen,
             grpc_listen,
             data,
+            admin_token,
             require_key: standalone::key_is_required(),
         },
         loaded,

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow, ensure};
 use parking_lot::RwLock;
 use prometheus_client::registry::Registry;
-use secrecy::ExposeSecret as _;
+use secrecy::{ExposeSecret as _, SecretString};
 use tidegate_control::plane::{ControlPlane, ControlPlaneConfig, Tokens};
 use tidegate_core::config::{Config, Document};
 use tidegate_core::settings::Overrides;
@@ -37,6 +37,8 @@ use crate::sealing_key;
 const NAME: &str = "standalone";
 /// How long the control plane may take until it can decide.
 const START_LIMIT: Duration = Duration::from_secs(10);
+/// How long the data plane may take to deliver its last reports; longer than the client's own limit.
+const CLIENT_DRAIN: Duration = Duration::from_secs(6);
 /// How long the control plane may take to end.
 const CONTROL_DRAIN: Duration = Duration::from_secs(5);
 /// Parts that can fail while running.
@@ -49,6 +51,8 @@ const OVERRIDE_PREFIX: &str = "OMNIROUTE_";
 /// Where to listen and where to keep things.
 #[derive(Debug)]
 pub(crate) struct Options {
+    /// What `tidegatectl` must show; unset: nothing, since it can only come from this machine.
+    pub(crate) admin_token: Option<SecretString>,
     pub(crate) listen: SocketAddr,
     pub(crate) grpc_listen: SocketAddr,
     pub(crate) data: PathBuf,
@@ -65,6 +69,9 @@ pub(crate) struct Standalone {
     pub(crate) grpc: SocketAddr,
     database: Arc<SqliteDurableStore>,
     stop_client: CancellationToken,
+    /// The client's tasks: they end when everything is delivered.
+    client_tasks: TaskTracker,
+    /// Everything else.
     tasks: TaskTracker,
     failed: tokio::sync::Mutex<mpsc::Receiver<anyhow::Error>>,
 }
@@ -102,6 +109,7 @@ fn contract_variables() -> impl Iterator<Item = (String, String)> {
 impl Standalone {
     /// Starts everything; returns when clients can connect.
     pub(crate) async fn start(options: Options, loaded: Loaded) -> Result<Self> {
+        let admin_token = options.admin_token.clone();
         // Fails only when a provider is installed already, which is then the one in use.
         drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
         std::fs::create_dir_all(&options.data)
@@ -122,7 +130,10 @@ impl Standalone {
         let control = ControlPlane::start(
             ControlPlaneConfig {
                 replica: NAME.to_owned(),
-                tokens: Tokens::default(),
+                tokens: Tokens {
+                    admin: options.admin_token,
+                    ..Tokens::default()
+                },
                 environment: contract_variables().collect(),
                 drain_limit: CONTROL_DRAIN,
             },
@@ -133,7 +144,7 @@ impl Standalone {
         let tasks = TaskTracker::new();
         let (report_failure, failed) = mpsc::channel(PARTS);
         let (address, connections) = in_process(NAME);
-        let over_tcp = control.serve_tcp(grpc_listener, None)?;
+        let over_tcp = control.serve_admin_tcp(grpc_listener, None)?;
         let over_memory = control.serve(connections);
         let report = report_failure.clone();
         tasks.spawn(async move {
@@ -147,15 +158,16 @@ impl Standalone {
                 drop(report_failure.try_send(error.into()));
             }
         });
-        apply(&address, loaded).await?;
+        apply(&address, admin_token.as_ref(), loaded).await?;
         tokio::time::timeout(START_LIMIT, control.ready())
             .await
             .context("the control plane does not become ready")?;
 
         let stop_client = CancellationToken::new();
+        let client_tasks = TaskTracker::new();
         let client = PlaneClient::start(
             PlaneClientConfig::new(NAME, vec![address]),
-            &tasks,
+            &client_tasks,
             stop_client.clone(),
         )?;
         let registry = Arc::new(RwLock::new(Registry::default()));
@@ -184,6 +196,7 @@ impl Standalone {
             grpc,
             database,
             stop_client,
+            client_tasks,
             tasks,
             failed: tokio::sync::Mutex::new(failed),
         })
@@ -213,7 +226,15 @@ impl Standalone {
     pub(crate) async fn drain(self, grace: Duration) {
         tracing::info!("draining");
         self.proxy.drain(grace).await;
+        // The client delivers what waits while the control plane still takes it.
         self.stop_client.cancel();
+        self.client_tasks.close();
+        if tokio::time::timeout(CLIENT_DRAIN, self.client_tasks.wait())
+            .await
+            .is_err()
+        {
+            tracing::warn!("reports were cut off at the end of the drain");
+        }
         self.tasks.close();
         if !self.control.shutdown().await {
             tracing::warn!("the control plane was cut off at the end of its limit");
@@ -229,8 +250,8 @@ impl Standalone {
 }
 
 /// Applies the configuration as `tidegatectl apply` does.
-async fn apply(address: &Address, loaded: Loaded) -> Result<()> {
-    let made = channel(address, &ChannelSettings::default(), None, None)?;
+async fn apply(address: &Address, token: Option<&SecretString>, loaded: Loaded) -> Result<()> {
+    let made = channel(address, &ChannelSettings::default(), None, token)?;
     let credentials = loaded
         .credentials
         .iter()

@@ -1,7 +1,6 @@
 //! What is measured: a fleet of one control plane and one data plane with real stores, the two limits, and a fake
 //! upstream in this process.
 
-use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -41,6 +40,7 @@ impl Setting {
             ..FleetOptions::default()
         })
         .await?;
+        fleet.write_secret("bench.key", "sk-bench")?;
         fleet.apply(&document(&upstream.base_url())).await?;
         let echo = limit("bench-echo", &[]).await?;
         let bare_proxy = limit("bench-bare-proxy", &[&upstream.addr().to_string()]).await?;
@@ -78,19 +78,16 @@ fn document(base_url: &str) -> String {
     let mut yaml = String::from("providers:\n");
     let providers = CONNECTIONS / 100;
     for provider in 0..providers {
-        // Writing to a string cannot fail.
-        let _ = writeln!(
-            yaml,
-            "  - {{id: p{provider}, protocol: openai, baseUrl: \"{base_url}\", class: apikey}}"
-        );
+        yaml.push_str(&format!(
+            "  - {{id: p{provider}, protocol: openai, baseUrl: \"{base_url}\", class: apikey}}\n"
+        ));
     }
     yaml.push_str("connections:\n");
     for connection in 0..CONNECTIONS {
         let provider = connection % providers;
-        let _ = writeln!(
-            yaml,
-            "  - {{id: c{connection}, provider: p{provider}, credential: {{env: HOME}}}}"
-        );
+        yaml.push_str(&format!(
+            "  - {{id: c{connection}, provider: p{provider}, credential: {{file: bench.key}}}}\n"
+        ));
     }
     yaml.push_str("combos:\n  - {name: bench, steps: [p0/m, p1/m, p2/m, p3/m, p4/m]}\n");
     yaml

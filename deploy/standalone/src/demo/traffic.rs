@@ -1,7 +1,6 @@
 //! The demo's own requests, and what it tells about them.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -138,8 +137,7 @@ impl Traffic {
             self.sent, self.failed, self.further_attempts
         );
         for (provider, count) in &self.answered {
-            // Writing to a string cannot fail.
-            let _ = write!(text, "\n  {count:>5} answered by {provider}");
+            text.push_str(&format!("\n  {count:>5} answered by {provider}"));
         }
         text
     }

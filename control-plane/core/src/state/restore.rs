@@ -32,10 +32,7 @@ impl StoredValue {
     /// What is true now: what happened joined with what was restored.
     #[must_use]
     pub fn effective(&self) -> StateValue {
-        match &self.restored {
-            None => self.live.clone(),
-            Some(restored) => join::join(&self.live, &restored.value),
-        }
+        self.clone().into_live()
     }
 
     /// What an event is to be applied to. Marks must have been resolved ([`StoredValue::resolve_marks`]).

@@ -64,6 +64,7 @@ pub mod admin {
                     .field("credentials", &self.credentials.keys())
                     .field("expected_version", &self.expected_version)
                     .field("dry_run", &self.dry_run)
+                    .field("reseal", &self.reseal)
                     .finish_non_exhaustive()
             }
         }

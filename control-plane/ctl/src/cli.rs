@@ -78,6 +78,10 @@ pub(crate) struct ApplyArguments {
     #[arg(long)]
     pub(crate) dry_run: bool,
 
+    /// Replace credentials that were sealed with another key than this replica's: the old key is lost.
+    #[arg(long)]
+    pub(crate) reseal: bool,
+
     /// Refuse unless the stored configuration has this version.
     #[arg(long)]
     pub(crate) expected_version: Option<u64>,
@@ -125,9 +129,9 @@ pub(crate) struct ExplainArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct ResetArguments {
-    /// What to end.
-    #[arg(value_enum, default_value_t = Scope::Breakers)]
-    pub(crate) scope: Scope,
+    /// What to end; breakers, or everything of a connection that is named.
+    #[arg(value_enum)]
+    pub(crate) scope: Option<Scope>,
 
     /// Only of this provider.
     #[arg(long)]

@@ -23,6 +23,8 @@ pub(crate) enum Failure {
     Refused(Box<Status>),
     /// The answer cannot be written.
     Output(String),
+    /// Whoever read the answer has gone, as `head` does; nothing is wrong.
+    Closed,
 }
 
 impl Failure {
@@ -30,6 +32,7 @@ impl Failure {
         match self {
             Self::Input(_) => DATA,
             Self::Output(_) => 1,
+            Self::Closed => 0,
             Self::Refused(status) => match status.code() {
                 Code::InvalidArgument | Code::FailedPrecondition | Code::Aborted => DATA,
                 Code::NotFound | Code::OutOfRange | Code::AlreadyExists => DATA,
@@ -56,12 +59,16 @@ impl fmt::Display for Failure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Input(message) | Self::Output(message) => formatter.write_str(message),
+            Self::Closed => Ok(()),
             Self::Refused(status) => {
-                match status.code() {
-                    Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled => {
-                        write!(formatter, "the control plane does not answer: ")?;
-                    }
-                    _ => {}
+                // A control plane that answers says so with a code of its own.
+                let answered = status.get_details_error_info().is_some();
+                let silent = matches!(
+                    status.code(),
+                    Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled
+                );
+                if silent && !answered {
+                    write!(formatter, "the control plane does not answer: ")?;
                 }
                 formatter.write_str(status.message())?;
                 if let Some(bad_request) = status.get_details_bad_request() {

@@ -1,9 +1,5 @@
 //! `tidegatectl`: the operator's command line, a client of the public gRPC API and nothing else.
-#![expect(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "a command line tool"
-)]
+#![expect(clippy::print_stderr, reason = "a command line tool")]
 
 mod cli;
 mod commands;

@@ -1,5 +1,7 @@
 //! Tables for people, JSON and YAML for programs: one list of rows, three forms.
 
+use std::io::Write as _;
+
 use serde_json::{Map, Value};
 
 use crate::cli::Output;
@@ -30,10 +32,7 @@ impl Listing {
     /// Writes the listing.
     pub(crate) fn print(self, output: Output) -> Result<(), Failure> {
         match output {
-            Output::Table => {
-                println!("{}", self.table());
-                Ok(())
-            }
+            Output::Table => write_line(&self.table()),
             Output::Json | Output::Yaml => print_value(&self.values(), output),
         }
     }
@@ -90,8 +89,18 @@ pub(crate) fn print_value(value: &Value, output: Output) -> Result<(), Failure> 
             serde_saphyr::to_string(value).map_err(|error| Failure::Output(error.to_string()))?
         }
     };
-    println!("{}", text.trim_end());
-    Ok(())
+    write_line(text.trim_end())
+}
+
+/// Writes a line to standard output. That its reader has gone is [`Failure::Closed`].
+pub(crate) fn write_line(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{text}")
+        .and_then(|()| out.flush())
+        .map_err(|error| match error.kind() {
+            std::io::ErrorKind::BrokenPipe => Failure::Closed,
+            _ => Failure::Output(error.to_string()),
+        })
 }
 
 /// A time that remains, in words such as `1m 30s`; `-` when there is none.
@@ -107,6 +116,11 @@ pub(crate) fn remaining(ms: Option<u64>) -> String {
 
 /// The end of the year 9999, the last one that can be written.
 const LAST_MOMENT_MS: u64 = 253_402_300_799_999;
+
+/// A moment as a member: in words, null when there is none.
+pub(crate) fn moment_value(unix_ms: Option<u64>) -> Value {
+    unix_ms.map_or(Value::Null, |ms| Value::String(moment(Some(ms))))
+}
 
 /// A moment in words; `-` when there is none.
 pub(crate) fn moment(unix_ms: Option<u64>) -> String {

@@ -105,7 +105,12 @@ pub fn load(path: &Path, secrets: &dyn Secrets) -> Result<Loaded, DocumentError>
         });
     }
     let text = std::fs::read_to_string(path).map_err(read_error)?;
-    let document = parse(&text)?;
+    let document = parse(&text).map_err(|error| match error {
+        DocumentError::Syntax(message) => {
+            DocumentError::Syntax(format!("{}: {message}", path.display()))
+        }
+        other => other,
+    })?;
     let folder = path.parent().unwrap_or_else(|| Path::new("."));
     resolve(document, folder, secrets).map_err(DocumentError::Secrets)
 }

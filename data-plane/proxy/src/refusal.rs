@@ -15,7 +15,7 @@ pub(crate) enum Refusal {
         /// What it answers.
         allow: &'static str,
     },
-    #[error("an API key is required, as a bearer token or in x-api-key")]
+    #[error("an API key is required, in the authorization header or in x-api-key")]
     MissingKey,
     #[error("the API key is not valid")]
     UnknownKey,

@@ -96,8 +96,9 @@ fn builder<C: ControlPort>(shared: &Shared<C>) -> Builder<Tracked> {
         .timer(TokioTimer::new())
         .header_read_timeout(shared.limits.head_time)
         .max_headers(MAX_HEADERS)
-        .max_buf_size(MAX_HEAD_BYTES)
-        .pipeline_flush(true);
+        // Not `pipeline_flush`: it takes the limit off what is buffered for a client that does not read, and leaves
+        // answers unsent while a client has sent more than was read.
+        .max_buf_size(MAX_HEAD_BYTES);
     builder
         .http2()
         .timer(TokioTimer::new())

@@ -267,6 +267,8 @@ async fn apply(address: &Address, token: Option<&SecretString>, loaded: Loaded) 
         credentials,
         expected_version: None,
         dry_run: false,
+        // The file gives every secret, and nobody else has a key: if ours is new, the old one is lost.
+        reseal: true,
     });
     request.set_timeout(START_LIMIT);
     AdminServiceClient::new(made)

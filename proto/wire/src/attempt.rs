@@ -71,13 +71,27 @@ pub fn from_proto(attempt: Option<common::Attempt>) -> Result<Attempt, WireError
         model: name("attempt.model", ModelId::new(&attempt.model))?,
         decided_on: version_from_proto(attempt.decided_on),
         epoch: version_from_proto(attempt.epoch),
-        credential_version: attempt.credential_version,
+        credential_version: credential_version(attempt.credential_version)?,
         egress: optional_name("attempt.egress", &attempt.egress, |text| {
             EgressId::new(text)
         })?,
         probe: attempt.probe,
         synthetic: attempt.synthetic,
     })
+}
+
+/// Versions of a credential are counted one by one. A number that no count reaches is refused: believed once, it
+/// would outrank every later credential of the connection.
+const MAX_CREDENTIAL_VERSION: u64 = u32::MAX as u64;
+
+fn credential_version(version: u64) -> Result<u64, WireError> {
+    if version > MAX_CREDENTIAL_VERSION {
+        return Err(WireError::invalid(
+            "attempt.credential_version",
+            "no credential has been replaced that often",
+        ));
+    }
+    Ok(version)
 }
 
 /// An outcome as a message.
@@ -330,6 +344,10 @@ mod tests {
         assert_eq!(
             refused(|message| message.provider.clear()),
             "attempt.provider"
+        );
+        assert_eq!(
+            refused(|message| message.credential_version = u64::MAX),
+            "attempt.credential_version"
         );
         assert_eq!(
             refused(|message| message.connection = "a b".to_owned()),

@@ -2,6 +2,7 @@
 
 use secrecy::ExposeSecret as _;
 use serde_json::json;
+use tidegate_core::config::Document;
 use tidegate_document::Machine;
 use tidegate_proto::admin::v1::ApplyConfigurationRequest;
 use tidegate_wire::document;
@@ -9,7 +10,7 @@ use tidegate_wire::document;
 use crate::cli::{ApplyArguments, Output};
 use crate::connect::Client;
 use crate::failure::Failure;
-use crate::output::print_value;
+use crate::output::{print_value, write_line};
 
 /// Replaces the configuration and shows what differs.
 pub(crate) async fn run(
@@ -19,6 +20,13 @@ pub(crate) async fn run(
 ) -> Result<(), Failure> {
     let loaded = tidegate_document::load(&arguments.file, &Machine)
         .map_err(|error| Failure::Input(error.to_string()))?;
+    if loaded.document == Document::default() {
+        // Applied, it would delete everything; that is hardly meant.
+        return Err(Failure::Input(format!(
+            "{} describes nothing",
+            arguments.file.display()
+        )));
+    }
     let credentials = loaded
         .credentials
         .iter()
@@ -34,6 +42,7 @@ pub(crate) async fn run(
         credentials,
         expected_version: arguments.expected_version,
         dry_run: arguments.dry_run,
+        reseal: arguments.reseal,
     });
     let applied = service.apply_configuration(request).await?.into_inner();
     if output != Output::Table {
@@ -63,15 +72,15 @@ pub(crate) async fn run(
             "removed" => '-',
             _ => '~',
         };
-        println!("{sign} {}", difference.subject);
+        write_line(&format!("{sign} {}", difference.subject))?;
         for detail in &difference.details {
-            println!("    {detail}");
+            write_line(&format!("    {detail}"))?;
         }
     }
     match (applied.differences.is_empty(), arguments.dry_run) {
-        (true, _) => println!("nothing differs from version {}", applied.version),
-        (false, true) => println!("dry run: nothing was changed"),
-        (false, false) => println!("applied as version {}", applied.version),
+        (true, _) => write_line(&format!("nothing differs from version {}", applied.version))?,
+        (false, true) => write_line("dry run: nothing was changed")?,
+        (false, false) => write_line(&format!("applied as version {}", applied.version))?,
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use tidegate_proto::common::v1::Exclusion;
 use crate::cli::{ExplainArguments, Output};
 use crate::connect::Client;
 use crate::failure::Failure;
-use crate::output::{Listing, moment, print_value, remaining};
+use crate::output::{Listing, moment, print_value, remaining, write_line};
 
 /// Tells where a request would go.
 pub(crate) async fn run(
@@ -49,8 +49,11 @@ pub(crate) async fn run(
     }
     listing.print(output)?;
     match explained.code.as_str() {
-        "" => println!("\n{}", explained.decision),
-        code => println!("\n{}: {code}: {}", explained.decision, explained.message),
+        "" => write_line(&format!("\n{}", explained.decision))?,
+        code => write_line(&format!(
+            "\n{}: {code}: {}",
+            explained.decision, explained.message
+        ))?,
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use tidegate_proto::config::v1::Document;
 use crate::cli::{GetArguments, Kind, Output};
 use crate::connect::Client;
 use crate::failure::Failure;
-use crate::output::{Listing, moment, remaining};
+use crate::output::{Listing, moment_value, remaining};
 
 /// Lists one kind of thing.
 pub(crate) async fn run(
@@ -116,7 +116,7 @@ async fn connections(client: &mut Client, output: Output) -> Result<Listing, Fai
             json!(connection.locked_models),
             json!(connection.last_error_status),
             json!(connection.last_error_reason),
-            json!(moment(connection.last_error_unix_ms)),
+            moment_value(connection.last_error_unix_ms),
             json!(connection.credential_version),
         ]);
     }
@@ -144,7 +144,7 @@ async fn breakers(client: &mut Client, output: Output) -> Result<Listing, Failur
             json!(breaker.failure_threshold),
             time_left(wait, output),
             json!(breaker.open_cycle_count),
-            json!(moment(breaker.last_failure_unix_ms)),
+            moment_value(breaker.last_failure_unix_ms),
         ]);
     }
     Ok(listing)
@@ -170,7 +170,7 @@ async fn lockouts(client: &mut Client, output: Output) -> Result<Listing, Failur
             json!(lockout.reason),
             time_left(Some(lockout.remaining_ms), output),
             json!(lockout.failure_count),
-            json!(moment(Some(lockout.until_unix_ms))),
+            moment_value(Some(lockout.until_unix_ms)),
         ]);
     }
     Ok(listing)
@@ -185,7 +185,7 @@ async fn transitions(client: &mut Client) -> Result<Listing, Failure> {
     let mut listing = Listing::new(&["at", "provider", "connection", "kind", "change", "attempt"]);
     for transition in answer.transitions {
         listing.push(vec![
-            json!(moment(Some(transition.at_unix_ms))),
+            moment_value(Some(transition.at_unix_ms)),
             json!(transition.provider),
             json!(transition.connection),
             json!(transition.kind),

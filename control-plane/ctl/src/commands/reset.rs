@@ -6,7 +6,7 @@ use tidegate_proto::admin::v1::{ResetRequest, ResetScope};
 use crate::cli::{Output, ResetArguments, Scope};
 use crate::connect::Client;
 use crate::failure::Failure;
-use crate::output::print_value;
+use crate::output::{print_value, write_line};
 
 /// Ends states by hand.
 pub(crate) async fn run(
@@ -20,7 +20,12 @@ pub(crate) async fn run(
         connection,
         model,
     } = arguments;
-    let scope = match scope {
+    let everything_of_one = connection.is_some() || model.is_some();
+    let scope = match scope.unwrap_or(if everything_of_one {
+        Scope::All
+    } else {
+        Scope::Breakers
+    }) {
         Scope::Breakers => ResetScope::Breakers,
         Scope::Cooldowns => ResetScope::Cooldowns,
         Scope::Lockouts => ResetScope::Lockouts,
@@ -39,9 +44,9 @@ pub(crate) async fn run(
             output,
         );
     }
-    println!("reset: {}", answer.reset_count);
+    write_line(&format!("reset: {}", answer.reset_count))?;
     if !answer.checkpointed {
-        println!("note: not yet in the durable checkpoint");
+        write_line("note: not yet in the durable checkpoint")?;
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use tidegate_proto::admin::v1::GetStatusRequest;
 use crate::cli::Output;
 use crate::connect::Client;
 use crate::failure::Failure;
-use crate::output::print_value;
+use crate::output::{print_value, write_line};
 
 /// Tells how the control plane is.
 pub(crate) async fn run(client: &mut Client, output: Output) -> Result<(), Failure> {
@@ -30,7 +30,7 @@ pub(crate) async fn run(client: &mut Client, output: Output) -> Result<(), Failu
     ];
     if output == Output::Table {
         for (name, value) in &members {
-            println!("{name:22} {value}");
+            write_line(&format!("{name:22} {value}"))?;
         }
         return Ok(());
     }

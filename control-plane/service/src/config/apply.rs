@@ -40,6 +40,8 @@ pub(crate) struct Wanted {
     pub(crate) expected: Option<u64>,
     /// Only check and compare.
     pub(crate) dry_run: bool,
+    /// Replace credentials that were sealed with another key.
+    pub(crate) reseal: bool,
 }
 
 /// What an apply did, or would do.
@@ -80,6 +82,17 @@ pub(crate) enum ApplyError {
         /// Why.
         reason: LoadError,
     },
+    /// A stored credential cannot be opened with this replica's key. To replace it would shut out every replica
+    /// that has the right one.
+    #[error(
+        "the stored credential of {connection} cannot be opened by this replica ({reason}); if its key is the right one, apply with reseal"
+    )]
+    SealedElsewhere {
+        /// Whose credential.
+        connection: ConnectionId,
+        /// Why.
+        reason: SealError,
+    },
     /// A secret could not be sealed.
     #[error("a credential could not be sealed: {0}")]
     Seal(#[from] SealError),
@@ -102,8 +115,7 @@ impl Published {
                     current: stored.version,
                 });
             }
-            let (credentials, renewed) =
-                self.credentials(&wanted.document, &secrets, &stored, view)?;
+            let (credentials, renewed) = self.credentials(&wanted, &secrets, &stored, view)?;
             let differences = differences(&stored.document, &wanted.document, &renewed);
             let is_change = !differences.is_empty();
             if !wanted.dry_run && !is_change && !self.has_in_force(stored.version) {
@@ -197,11 +209,11 @@ impl Published {
     /// Credentials to store, and the connections whose credential is new.
     fn credentials(
         &self,
-        document: &Document,
+        wanted: &Wanted,
         secrets: &Secrets,
         stored: &StoredDocument,
         view: &View,
-    ) -> Result<(Vec<SealedCredential>, Vec<ConnectionId>), SealError> {
+    ) -> Result<(Vec<SealedCredential>, Vec<ConnectionId>), ApplyError> {
         let before: BTreeMap<&ConnectionId, &SealedCredential> = stored
             .credentials
             .iter()
@@ -209,8 +221,17 @@ impl Published {
             .collect();
         let mut credentials = Vec::new();
         let mut renewed = Vec::new();
-        for connection in &document.connections {
+        for connection in &wanted.document.connections {
             let old = before.get(&connection.id).copied();
+            if let Some(old) = old
+                && !wanted.reseal
+                && let Err(reason) = self.sealer.open(old)
+            {
+                return Err(ApplyError::SealedElsewhere {
+                    connection: connection.id.clone(),
+                    reason,
+                });
+            }
             let Some(secret) = secrets.get(&connection.id) else {
                 credentials.extend(old.cloned());
                 continue;

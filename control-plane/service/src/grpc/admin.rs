@@ -72,6 +72,7 @@ impl AdminService for AdminApi {
             secrets: request.credentials.into_iter().collect(),
             expected: request.expected_version,
             dry_run: request.dry_run,
+            reseal: request.reseal,
         };
         let applied = self.admin.config.apply(wanted, &self.admin.view).await?;
         self.admin.recorder.adopt_credentials().await;

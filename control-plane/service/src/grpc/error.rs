@@ -38,6 +38,8 @@ pub(crate) enum Refusal {
     UnknownKey,
     /// What is named does not exist.
     NotFound,
+    /// Stored credentials were sealed with another key.
+    SealedElsewhere,
     /// A fault of ours.
     Internal,
 }
@@ -56,6 +58,7 @@ impl Refusal {
             Self::HotStoreAway => "CP0009",
             Self::UnknownKey => "CP0010",
             Self::NotFound => "CP0011",
+            Self::SealedElsewhere => "CP0013",
             Self::Internal => "CP0012",
         }
     }
@@ -68,7 +71,7 @@ impl Refusal {
             Self::Indeterminate => Code::Unknown,
             Self::WindowFull => Code::ResourceExhausted,
             Self::Unauthenticated => Code::Unauthenticated,
-            Self::UnknownKey => Code::FailedPrecondition,
+            Self::UnknownKey | Self::SealedElsewhere => Code::FailedPrecondition,
             Self::NotFound => Code::NotFound,
             Self::Internal => Code::Internal,
         }
@@ -124,6 +127,7 @@ impl From<ApplyError> for Status {
         match error {
             ApplyError::Invalid(found) => violations(&found),
             ApplyError::Conflict { .. } => Refusal::VersionConflict.status(message),
+            ApplyError::SealedElsewhere { .. } => Refusal::SealedElsewhere.status(message),
             ApplyError::Unavailable(_) => Refusal::DurableStoreAway.status(message),
             ApplyError::Indeterminate(_) => Refusal::Indeterminate.status(message),
             ApplyError::Refused(_) | ApplyError::NotInForce { .. } | ApplyError::Seal(_) => {

@@ -1,5 +1,6 @@
 //! Replacing the configuration.
 
+use tidegate_plane_client::endpoint::{Address, ChannelSettings, channel};
 use tidegate_proto::admin::v1 as admin;
 use tidegate_proto::admin::v1::admin_service_client::AdminServiceClient;
 use tidegate_proto::config::v1::WatchRequest;
@@ -129,12 +130,10 @@ async fn listener_for_operators_hands_out_no_credentials() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
     let serving = one.plane.serve_admin_tcp(listener, None).unwrap();
-    let serving = tokio::spawn(serving);
-    let channel = tonic::transport::Endpoint::from_shared(address)
-        .unwrap()
-        .connect()
-        .await
-        .unwrap();
+    let tasks = tokio_util::task::TaskTracker::new();
+    let serving = tasks.spawn(serving);
+    let address = Address::Tcp(address.parse().unwrap());
+    let channel = channel(&address, &ChannelSettings::default(), None, None).unwrap();
     let status = AdminServiceClient::new(channel.clone())
         .get_status(admin::GetStatusRequest {})
         .await;

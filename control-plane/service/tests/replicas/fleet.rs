@@ -377,6 +377,7 @@ pub(crate) fn apply_request(document: config::Document) -> admin::ApplyConfigura
         document: Some(document),
         expected_version: None,
         dry_run: false,
+        reseal: false,
     }
 }
 

@@ -1,12 +1,14 @@
 //! What clients and operators send wrong: a clear answer, and nothing changes.
 
+use std::time::Duration;
+
 use anyhow::Result;
 use http::Request;
 use http_body_util::Full;
 use hyper::body::Bytes;
 use tidegate_integration::{CLIENT_KEY, LIMIT, World, chat, post, send};
 use tidegate_test_support::FleetOptions;
-use tidegate_test_support::upstream::Selector;
+use tidegate_test_support::upstream::{Reply, Selector};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 #[tokio::test]
@@ -104,6 +106,73 @@ async fn a_client_that_never_finishes_its_request_is_let_go() -> Result<()> {
         .await?;
     let mut answer = Vec::new();
     tokio::time::timeout(LIMIT, socket.read_to_end(&mut answer)).await??;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_holds_its_upstream_back() -> Result<()> {
+    let world = World::start().await?;
+    world.one.set_reply(Reply {
+        chunks: 512,
+        chunk_bytes: 64 * 1024,
+        ..Reply::default()
+    });
+    let mut socket = tokio::net::TcpStream::connect(world.data_plane(0)?).await?;
+    let body = r#"{"model":"one/m","stream":true,"messages":[]}"#;
+    let head = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\
+         authorization: Bearer {CLIENT_KEY}\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    socket.write_all((head + body).as_bytes()).await?;
+    // Were the answer taken in without regard to its reader, all 32 MiB of it would be gone from the upstream by then.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let request = world.one.log().last(&Selector::any());
+    assert!(
+        request
+            .as_ref()
+            .is_some_and(|request| request.ending.is_none()),
+        "{request:?}"
+    );
+    let mut answer = Vec::new();
+    tokio::time::timeout(LIMIT, socket.read_to_end(&mut answer)).await??;
+    assert!(answer.len() > 512 * 64 * 1024);
+    assert!(String::from_utf8_lossy(&answer).contains("data: [DONE]"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn malformed_requests_are_answered() -> Result<()> {
+    let world = World::start().await?;
+    let start = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n";
+    let flood: String = (0..500)
+        .map(|number| format!("x-{number}: y\r\n"))
+        .collect();
+    for (what, head, status) in [
+        ("too many headers", format!("{start}{flood}\r\n"), "431"),
+        (
+            "two lengths",
+            format!("{start}content-length: 3\r\ncontent-length: 4\r\n\r\nabc"),
+            "400",
+        ),
+        (
+            "a folded header",
+            format!("{start}x-a: b\r\n c: d\r\n\r\n"),
+            "400",
+        ),
+        ("no HTTP", "what is this\r\n\r\n".to_owned(), "400"),
+    ] {
+        let mut socket = tokio::net::TcpStream::connect(world.data_plane(0)?).await?;
+        socket.write_all(head.as_bytes()).await?;
+        let mut answer = Vec::new();
+        // A reset after the answer is no fault.
+        let ended = tokio::time::timeout(LIMIT, socket.read_to_end(&mut answer)).await?;
+        let line = String::from_utf8_lossy(&answer);
+        assert!(
+            line.starts_with(&format!("HTTP/1.1 {status}")),
+            "{what}: {line} {ended:?}"
+        );
+    }
     Ok(())
 }
 

@@ -5,15 +5,25 @@
 //! environment into the numbers the state machines of one provider run on.
 
 mod bounds;
+mod error_rules;
+mod gate;
 mod overrides;
 mod policy;
 #[cfg(test)]
 mod tests;
 
 pub use bounds::MAX_COOLDOWN_WAIT_MS;
+pub use error_rules::{
+    BanDetectionSettings, DailyResetSettings, ErrorRulesSettings, ProviderErrorRule, RuleScope,
+};
+pub use gate::{GateClassSettings, ProviderCooldownSettings};
 pub use overrides::{BreakerOverrides, Overrides};
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
+
+use crate::ids::ProviderId;
 
 use crate::breaker::BreakerPolicy;
 use crate::cooldown::CooldownPolicy;
@@ -42,8 +52,18 @@ pub struct Settings {
     pub provider_breaker: ProviderBreakerSettings,
     /// Connection cooldown, per class.
     pub connection_cooldown: ConnectionCooldownSettings,
+    /// Provider cooldown gate, opt-in (`failure-state.md` §2).
+    pub provider_cooldown: ProviderCooldownSettings,
     /// Model lockout.
     pub model_lockout: ModelLockoutSettings,
+    /// Which texts and what follows a ban (`failure-state.md` §3.7, §3.8-20).
+    pub ban_detection: BanDetectionSettings,
+    /// Operator rules by provider, first match first (`failure-state.md` §5.3).
+    pub provider_error_rules: BTreeMap<ProviderId, Vec<ProviderErrorRule>>,
+    /// Allowlists of the provider rules (decision 18).
+    pub error_rules: ErrorRulesSettings,
+    /// When daily quotas begin anew, by provider; UTC midnight where nothing is said (decision 22).
+    pub daily_reset: BTreeMap<ProviderId, DailyResetSettings>,
     /// Waiting for a cooldown instead of failing, for requests that name no combo (`routing.md` §5.0).
     pub wait_for_cooldown: WaitForCooldownSettings,
     /// The same for combos (`routing.md` §12.1).

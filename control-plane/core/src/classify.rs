@@ -8,13 +8,17 @@
 //! |---|---|
 //! | `evidence` | what of an answer is looked at, bounded and in lower case |
 //! | `phrases` | the words of upstreams, as data |
+//! | `words` | which of them a text contains, in one pass |
 //! | `hints` | how long an upstream asks to wait |
 //! | `status` | the rules, in their order |
+//! | `quota` | the rules about quotas |
 
 mod evidence;
 mod hints;
 mod phrases;
+mod quota;
 mod status;
+mod words;
 
 use serde::{Deserialize, Serialize};
 

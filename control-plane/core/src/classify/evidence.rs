@@ -1,13 +1,15 @@
-//! What of an upstream's error is looked at: its status, its text in lower case, its structured code and type,
-//! and how long it asks to wait. Everything is bounded, and text is only ever compared, never followed.
+//! What of an upstream's error is looked at: its status, what its text says, its structured code and type, and
+//! how long it asks to wait. Everything is bounded, and text is only ever compared, never followed.
 
 use serde_json::Value;
 
 use crate::outcome::{MAX_BODY_BYTES, UpstreamError};
 use crate::settings::ProviderClass;
 
-use super::phrases::{self, any};
-use super::{ClassifyContext, RetryHint, hints};
+use super::hints::{self, Source};
+use super::phrases::{self, Family};
+use super::words::Found;
+use super::{ClassifyContext, RetryHint};
 
 /// An error as the rules see it.
 #[derive(Debug)]
@@ -16,6 +18,8 @@ pub(super) struct Evidence<'a> {
     pub(super) status: u16,
     /// The body in lower case (ASCII), at most [`MAX_BODY_BYTES`] and the decoded message.
     pub(super) text: String,
+    /// What the text says.
+    pub(super) found: Found,
     /// `error.code`, in lower case.
     pub(super) code: String,
     /// `error.type`, in lower case.
@@ -29,6 +33,10 @@ pub(super) struct Evidence<'a> {
     /// What is configured.
     pub(super) context: &'a ClassifyContext<'a>,
 }
+
+/// A body that is JSON.
+#[derive(Debug)]
+struct Parsed(Value);
 
 /// The members of an error body that rules look at.
 #[derive(Debug, Default)]
@@ -44,7 +52,10 @@ impl<'a> Evidence<'a> {
     pub(super) fn of(error: &'a UpstreamError, context: &'a ClassifyContext<'a>) -> Self {
         let end = error.body.floor_char_boundary(MAX_BODY_BYTES);
         let body = error.body.get(..end).unwrap_or_default();
-        let structured = Structured::of(body);
+        let parsed = Parsed::of(body);
+        let structured = parsed
+            .as_ref()
+            .map_or_else(Structured::default, |parsed| Structured::of(parsed.error()));
         let status = if error.embedded {
             embedded_status(&structured)
         } else {
@@ -56,19 +67,30 @@ impl<'a> Evidence<'a> {
             text.push('\n');
             text.push_str(&structured.message.to_ascii_lowercase());
         }
+        let found = Found::of(&text);
         let believed = status != 429
             || context.class == ProviderClass::Oauth
-            || any(phrases::LONG_PERIOD_QUOTA, &text)
+            || found.has(Family::LongPeriodQuota)
             || structured
                 .message
                 .eq_ignore_ascii_case(phrases::BARE_USAGE_LIMIT);
+        let source = Source {
+            headers: &error.headers,
+            json: parsed
+                .as_ref()
+                .map(|parsed| (parsed.body(), parsed.error())),
+            text: &text,
+            found: &found,
+        };
+        let hint = hints::find(source, context.now);
         Self {
             status,
             text,
+            found,
             code: structured.code,
             kind: structured.kind,
             headers: &error.headers,
-            hint: hints::from_headers(&error.headers, context.now),
+            hint,
             believed,
             context,
         }
@@ -79,6 +101,7 @@ impl<'a> Evidence<'a> {
         Self {
             status,
             text: String::new(),
+            found: Found::default(),
             code: String::new(),
             kind: String::new(),
             headers: &[],
@@ -86,6 +109,16 @@ impl<'a> Evidence<'a> {
             believed: true,
             context,
         }
+    }
+
+    /// The text says this.
+    pub(super) fn says(&self, family: Family) -> bool {
+        self.found.has(family)
+    }
+
+    /// How long until a quota begins anew, in ms, where the text says so.
+    pub(super) fn reset_in_text_ms(&self) -> Option<u64> {
+        hints::reset_ms(&self.text, &self.found, self.context.now)
     }
 
     /// The value of a header.
@@ -102,21 +135,32 @@ impl<'a> Evidence<'a> {
     }
 }
 
-impl Structured {
-    /// Reads `{"error": {…}}`, `{"error": "…"}`, the error of a failed `response`, the same without `error`,
-    /// or the first of a list of these.
-    fn of(body: &str) -> Self {
-        let Ok(value) = serde_json::from_str::<Value>(body) else {
-            return Self::default();
-        };
-        let value = match &value {
+impl Parsed {
+    /// Reads a body. What is no JSON, is cut off, or is nested deeper than the reader goes, is text.
+    fn of(body: &str) -> Option<Self> {
+        serde_json::from_str(body).ok().map(Self)
+    }
+
+    /// The body, or the first of a list of them.
+    fn body(&self) -> &Value {
+        match &self.0 {
             Value::Array(items) => items.first().unwrap_or(&Value::Null),
-            _ => &value,
-        };
-        let error = value
-            .get("error")
-            .or_else(|| value.get("response")?.get("error"))
-            .unwrap_or(value);
+            body => body,
+        }
+    }
+
+    /// `{"error": …}`, the error of a failed `response`, or the body itself.
+    fn error(&self) -> &Value {
+        let body = self.body();
+        body.get("error")
+            .or_else(|| body.get("response")?.get("error"))
+            .unwrap_or(body)
+    }
+}
+
+impl Structured {
+    /// Reads the error of a body, an object or a message.
+    fn of(error: &Value) -> Self {
         if let Value::String(message) = error {
             return Self {
                 message: message.clone(),

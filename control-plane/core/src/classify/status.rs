@@ -1,15 +1,15 @@
 //! The rules that judge an error, in their order (`failure-state.md` §3.3, §3.4, §3.9 and §7.3).
 //!
 //! Each rule looks at the evidence and answers or passes; the first answer stands. To add a rule, add a
-//! function to [`RULES`] at its place; to add a wording, add it to `phrases`.
+//! function to [`RULES`] at its place; to add a wording, add it to `phrases`. Rules about quotas are in `quota`.
 
 use crate::settings::ProviderClass;
 
 use super::evidence::Evidence;
-use super::phrases::{self, any};
+use super::phrases::{self, Family};
 use super::{
     Classification, Consequence, CooldownLength, HintSource, LockLength, Reason, RetryHint,
-    TRIP_STATUSES, TerminalKind,
+    TRIP_STATUSES, TerminalKind, quota,
 };
 
 /// Cooldown of a path that does not exist, in ms (§3.3-5).
@@ -28,6 +28,8 @@ pub(super) enum RowLength {
     Backoff,
     /// So many ms; 0 records the error only.
     Flat(u64),
+    /// The hint if hints are trusted and there is one, else so many ms.
+    HintOr(u64),
     /// The class's base.
     Base,
 }
@@ -74,7 +76,7 @@ impl Verdict {
     }
 
     /// A cooldown of the connection, or of the model where the provider keeps quotas per model.
-    fn cool(evidence: &Evidence<'_>, length: RowLength, reason: Reason) -> Self {
+    pub(super) fn cool(evidence: &Evidence<'_>, length: RowLength, reason: Reason) -> Self {
         let consequence = if length == RowLength::Flat(0) {
             Consequence::RecordError
         } else if locks_model(evidence) {
@@ -147,12 +149,17 @@ const RULES: &[Rule] = &[
     retired_model,
     endpoint_moved,
     suspended_for_billing,
+    quota::metric_of_gemini,
     out_of_credits,
     request_scoped,
     missing_resource,
     content_refused,
     unauthorized,
     payment_required,
+    quota::per_subscription,
+    quota::per_week,
+    quota::per_session,
+    quota::with_hint,
     route_not_authorized,
     request_refused,
     forbidden_key,
@@ -169,10 +176,6 @@ pub(super) fn judge(evidence: &Evidence<'_>) -> Verdict {
         .iter()
         .find_map(|rule| rule(evidence))
         .unwrap_or_else(|| anything_else(evidence))
-}
-
-fn says(evidence: &Evidence<'_>, patterns: &[phrases::Pattern]) -> bool {
-    any(patterns, &evidence.text)
 }
 
 fn is_oauth(evidence: &Evidence<'_>) -> bool {
@@ -200,6 +203,9 @@ fn cooldown_length(evidence: &Evidence<'_>, length: RowLength) -> CooldownLength
         RowLength::Backoff => trusted_hint(evidence).map_or(CooldownLength::Ladder, |hint| {
             CooldownLength::Hint(hint.wait_ms)
         }),
+        RowLength::HintOr(ms) => trusted_hint(evidence).map_or(CooldownLength::Flat(ms), |hint| {
+            CooldownLength::Hint(hint.wait_ms)
+        }),
         RowLength::Flat(ms) => CooldownLength::Flat(ms),
         RowLength::Base => CooldownLength::Base,
     }
@@ -209,15 +215,20 @@ fn lock_length(evidence: &Evidence<'_>, length: RowLength) -> LockLength {
     let ladder = LockLength::Ladder {
         base_ms: evidence.context.base_cooldown_ms,
     };
-    match length {
-        RowLength::Backoff => trusted_hint(evidence).map_or(ladder, |hint| LockLength::Exact {
+    let flat = |ms| LockLength::Exact {
+        ms,
+        authoritative: false,
+    };
+    let hint_or = |otherwise| {
+        trusted_hint(evidence).map_or(otherwise, |hint| LockLength::Exact {
             ms: hint.wait_ms,
             authoritative: hint.source != HintSource::Body,
-        }),
-        RowLength::Flat(ms) => LockLength::Exact {
-            ms,
-            authoritative: false,
-        },
+        })
+    };
+    match length {
+        RowLength::Backoff => hint_or(ladder),
+        RowLength::HintOr(ms) => hint_or(flat(ms)),
+        RowLength::Flat(ms) => flat(ms),
         RowLength::Base => ladder,
     }
 }
@@ -229,7 +240,7 @@ fn client_gone(evidence: &Evidence<'_>) -> Option<Verdict> {
 
 fn foreign_response(evidence: &Evidence<'_>) -> Option<Verdict> {
     let foreign = evidence.has_code(&[phrases::FOREIGN_RESPONSE_CODE])
-        || (evidence.status == 409 && says(evidence, phrases::FOREIGN_RESPONSE));
+        || (evidence.status == 409 && evidence.says(Family::ForeignResponse));
     foreign.then(|| Verdict::nothing(Reason::Unknown))
 }
 
@@ -245,13 +256,14 @@ fn supervised_outage(evidence: &Evidence<'_>) -> Option<Verdict> {
 }
 
 fn deactivated(evidence: &Evidence<'_>) -> Option<Verdict> {
-    says(evidence, phrases::DEACTIVATED)
+    evidence
+        .says(Family::Deactivated)
         .then(|| Verdict::end(TerminalKind::Banned, Reason::AuthError))
 }
 
 /// A retired model says nothing about the account, so only the model is locked.
 fn retired_model(evidence: &Evidence<'_>) -> Option<Verdict> {
-    (matches!(evidence.status, 404 | 410) && says(evidence, phrases::RETIRED_MODEL)).then(|| {
+    (matches!(evidence.status, 404 | 410) && evidence.says(Family::RetiredModel)).then(|| {
         Verdict::lock(
             LockLength::Exact {
                 ms: GONE_MS,
@@ -263,7 +275,7 @@ fn retired_model(evidence: &Evidence<'_>) -> Option<Verdict> {
 }
 
 fn endpoint_moved(evidence: &Evidence<'_>) -> Option<Verdict> {
-    says(evidence, phrases::ENDPOINT_MOVED).then(|| {
+    evidence.says(Family::EndpointMoved).then(|| {
         Verdict::with(
             Reason::NotFound,
             Consequence::CoolConnection(CooldownLength::Flat(GONE_MS)),
@@ -272,7 +284,8 @@ fn endpoint_moved(evidence: &Evidence<'_>) -> Option<Verdict> {
 }
 
 fn suspended_for_billing(evidence: &Evidence<'_>) -> Option<Verdict> {
-    says(evidence, phrases::SUSPENDED_FOR_BILLING)
+    evidence
+        .says(Family::SuspendedForBilling)
         .then(|| Verdict::end(TerminalKind::CreditsExhausted, Reason::QuotaExhausted))
 }
 
@@ -281,8 +294,8 @@ fn out_of_credits(evidence: &Evidence<'_>) -> Option<Verdict> {
     if !evidence.believed {
         return None;
     }
-    let wallet = says(evidence, phrases::WALLET_EMPTY);
-    if !wallet && !says(evidence, phrases::OUT_OF_CREDITS) {
+    let wallet = evidence.says(Family::WalletEmpty);
+    if !wallet && !evidence.says(Family::OutOfCredits) {
         return None;
     }
     if evidence.context.per_model_quota && !wallet {
@@ -310,7 +323,7 @@ fn request_scoped(evidence: &Evidence<'_>) -> Option<Verdict> {
 }
 
 fn missing_resource(evidence: &Evidence<'_>) -> Option<Verdict> {
-    (evidence.status == 404 && says(evidence, phrases::MISSING_RESOURCE))
+    (evidence.status == 404 && evidence.says(Family::MissingResource))
         .then(|| Verdict::nothing(Reason::NotFound))
 }
 
@@ -324,7 +337,7 @@ fn unauthorized(evidence: &Evidence<'_>) -> Option<Verdict> {
     if evidence.status != 401 {
         return None;
     }
-    if is_oauth(evidence) && says(evidence, phrases::OAUTH_TOKEN_INVALID) {
+    if is_oauth(evidence) && evidence.says(Family::OauthTokenInvalid) {
         return Some(Verdict::record(Reason::AuthError));
     }
     Some(Verdict::end(TerminalKind::Expired, Reason::AuthError))
@@ -347,7 +360,7 @@ fn payment_required(evidence: &Evidence<'_>) -> Option<Verdict> {
 }
 
 fn route_not_authorized(evidence: &Evidence<'_>) -> Option<Verdict> {
-    (evidence.status == 403 && says(evidence, phrases::ROUTE_NOT_AUTHORIZED)).then(|| Verdict {
+    (evidence.status == 403 && evidence.says(Family::RouteNotAuthorized)).then(|| Verdict {
         request_scoped: false,
         ..Verdict::nothing(Reason::AuthError)
     })
@@ -357,19 +370,19 @@ fn route_not_authorized(evidence: &Evidence<'_>) -> Option<Verdict> {
 fn request_refused(evidence: &Evidence<'_>) -> Option<Verdict> {
     let refusing = phrases::REFUSING_PROVIDERS.contains(&evidence.context.provider.as_str())
         && is_oauth(evidence);
-    (evidence.status == 403 && refusing && says(evidence, phrases::REQUEST_REFUSED))
+    (evidence.status == 403 && refusing && evidence.says(Family::RequestNotAllowed))
         .then(|| Verdict::with(Reason::RequestRejected, Consequence::CountRefusal))
 }
 
 /// A 403 of a connection that is not OAuth never ends it, except a block of bots (§3.3-4m, §3.9).
 fn forbidden_key(evidence: &Evidence<'_>) -> Option<Verdict> {
-    if evidence.status != 403 || is_oauth(evidence) || says(evidence, phrases::FORBIDDEN_BY_QUOTA) {
+    if evidence.status != 403 || is_oauth(evidence) || evidence.says(Family::ForbiddenByQuota) {
         return None;
     }
-    if says(evidence, phrases::ANTI_BOT_BAN) {
+    if evidence.says(Family::AntiBotBan) {
         return Some(Verdict::end(TerminalKind::Banned, Reason::AuthError));
     }
-    if says(evidence, phrases::SIGNATURE_BANNED) || says(evidence, phrases::FORBIDDEN_BY_PROJECT) {
+    if evidence.says(Family::SignatureBanned) || evidence.says(Family::ForbiddenByProject) {
         return Some(Verdict::record(Reason::AuthError));
     }
     if evidence.context.per_model_quota {
@@ -390,9 +403,8 @@ fn forbidden_account(evidence: &Evidence<'_>) -> Option<Verdict> {
     if evidence.status != 403 || !is_oauth(evidence) {
         return None;
     }
-    let recoverable = !says(evidence, phrases::ANTI_BOT_BAN)
-        && (says(evidence, phrases::FORBIDDEN_RECOVERABLE)
-            || says(evidence, phrases::SIGNATURE_BANNED));
+    let recoverable = !evidence.says(Family::AntiBotBan)
+        && (evidence.says(Family::ForbiddenRecoverable) || evidence.says(Family::SignatureBanned));
     if recoverable {
         return Some(Verdict::cool(
             evidence,
@@ -415,7 +427,7 @@ fn generic_text(evidence: &Evidence<'_>) -> Option<Verdict> {
     }
     phrases::GENERIC
         .iter()
-        .find(|row| says(evidence, row.patterns))
+        .find(|row| evidence.says(row.family))
         .map(|row| Verdict::cool(evidence, row.length, row.reason))
 }
 
@@ -425,18 +437,17 @@ fn bad_request(evidence: &Evidence<'_>) -> Option<Verdict> {
         return None;
     }
     let other_model = Verdict::record(Reason::ModelCapacity).of_this_request();
-    if evidence.has_code(&["context_length_exceeded"]) || says(evidence, phrases::CONTEXT_OVERFLOW)
-    {
+    if evidence.has_code(&["context_length_exceeded"]) || evidence.says(Family::ContextOverflow) {
         // Another account serves the same model with the same window.
         return Some(other_model.without_account_fallback());
     }
     if let Some(verdict) = model_access(evidence) {
         return Some(verdict);
     }
-    if says(evidence, phrases::MALFORMED) || says(evidence, phrases::BAD_PARAMETER) {
+    if evidence.says(Family::Malformed) || evidence.says(Family::BadParameter) {
         return Some(other_model);
     }
-    if says(evidence, phrases::THROTTLED) {
+    if evidence.says(Family::Throttled) {
         return Some(Verdict::cool(
             evidence,
             RowLength::Backoff,
@@ -450,9 +461,9 @@ fn bad_request(evidence: &Evidence<'_>) -> Option<Verdict> {
 /// no other account of it is tried (§3.8-7).
 fn model_access(evidence: &Evidence<'_>) -> Option<Verdict> {
     let verdict = Verdict::record(Reason::ModelCapacity).without_breaker();
-    let bad_credential = says(evidence, phrases::BAD_CREDENTIAL);
-    let denied = !bad_credential && says(evidence, phrases::MODEL_ACCESS_DENIED);
-    let not_served = !bad_credential && says(evidence, phrases::MODEL_NOT_SERVED);
+    let bad_credential = evidence.says(Family::BadCredential);
+    let denied = !bad_credential && evidence.says(Family::ModelAccessDenied);
+    let not_served = !bad_credential && evidence.says(Family::ModelNotServed);
     if denied {
         return Some(verdict);
     }
@@ -472,10 +483,11 @@ fn by_status(evidence: &Evidence<'_>) -> Option<Verdict> {
         }
         404 => Verdict::cool(evidence, RowLength::Flat(NOT_FOUND_MS), Reason::Unknown),
         429 => Verdict::cool(evidence, RowLength::Backoff, Reason::RateLimitExceeded),
-        432 => {
-            let length = trusted_hint(evidence).map_or(PLAN_LIMIT_MS, |hint| hint.wait_ms);
-            Verdict::cool(evidence, RowLength::Flat(length), Reason::QuotaExhausted)
-        }
+        432 => Verdict::cool(
+            evidence,
+            RowLength::HintOr(PLAN_LIMIT_MS),
+            Reason::QuotaExhausted,
+        ),
         500 if locks_model(evidence) => Verdict::record(Reason::ServerError),
         406 | 408 | 500 | 502 | 503 | 504 => {
             Verdict::cool(evidence, RowLength::Backoff, Reason::ServerError)

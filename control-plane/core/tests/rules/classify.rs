@@ -4,7 +4,7 @@ use rstest::rstest;
 use tidegate_core::classify::Consequence::{
     CoolConnection, CountRefusal, EndConnection, LockModel, Nothing, RecordError,
 };
-use tidegate_core::classify::CooldownLength::{Base, Flat, Ladder};
+use tidegate_core::classify::CooldownLength::{Base, Flat, Hint, Ladder};
 use tidegate_core::classify::{
     Classification, ClassifyContext, Consequence, LockLength, Reason, TerminalKind, classify,
 };
@@ -85,7 +85,7 @@ fn judge(provider: &str, class: ProviderClass, outcome: &Outcome) -> Classificat
 #[case::plan_limit_with_hint(
     Apikey,
     with_header(432, "retry-after", "60"),
-    CoolConnection(Flat(60_000)),
+    CoolConnection(Hint(60_000)),
     Reason::QuotaExhausted
 )]
 #[case::not_in_the_table(Apikey, status(529), CoolConnection(Base), Reason::Unknown)]

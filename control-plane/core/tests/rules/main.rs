@@ -14,6 +14,8 @@ mod invariants;
 #[cfg(test)]
 mod lockout;
 #[cfg(test)]
+mod quotas;
+#[cfg(test)]
 mod restore;
 #[cfg(test)]
 mod terminal;

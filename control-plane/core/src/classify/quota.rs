@@ -1,0 +1,66 @@
+//! Rules about quotas that last longer than a minute (`failure-state.md` §3.3-4e and 4h to 4j, §7.1).
+//!
+//! None of them ends a connection, and a length that nobody stated leaves the level as it is.
+
+use super::Reason;
+use super::evidence::Evidence;
+use super::phrases::Family;
+use super::status::{RowLength, Verdict};
+
+/// Cooldown of a subscription's limit without a hint, in ms.
+const SUBSCRIPTION_MS: u64 = 3_600_000;
+/// Cooldown of a weekly limit whose text names no reset, in ms.
+const WEEK_MS: u64 = 86_400_000;
+/// Cooldown of a session's limit, in ms.
+const SESSION_MS: u64 = 18_000_000;
+
+/// Google names the metric that ran out; the day's outweighs the minute's (§3.3-4e).
+pub(super) fn metric_of_gemini(evidence: &Evidence<'_>) -> Option<Verdict> {
+    if evidence.context.provider.as_str() != "gemini" || evidence.status != 429 {
+        return None;
+    }
+    let reason = if evidence.says(Family::PerDayMetric) {
+        Reason::QuotaExhausted
+    } else if evidence.says(Family::PerMinuteMetric) {
+        Reason::RateLimitExceeded
+    } else {
+        return None;
+    };
+    Some(Verdict::cool(evidence, RowLength::Backoff, reason))
+}
+
+/// A subscription's limit (§3.3-4h).
+pub(super) fn per_subscription(evidence: &Evidence<'_>) -> Option<Verdict> {
+    let of_claude =
+        evidence.context.provider.as_str() == "claude" && evidence.says(Family::ClaudeAccountLimit);
+    let says = of_claude || evidence.says(Family::SubscriptionLimit);
+    (evidence.believed && says).then(|| exhausted(evidence, RowLength::HintOr(SUBSCRIPTION_MS)))
+}
+
+/// A weekly limit, believed of anyone (§3.3-4i). Only a reset that the text names makes it another length.
+pub(super) fn per_week(evidence: &Evidence<'_>) -> Option<Verdict> {
+    evidence.says(Family::WeeklyLimit).then(|| {
+        let ms = evidence.reset_in_text_ms().unwrap_or(WEEK_MS);
+        exhausted(evidence, RowLength::Flat(ms))
+    })
+}
+
+/// A session's limit, believed of anyone (§3.3-4i).
+pub(super) fn per_session(evidence: &Evidence<'_>) -> Option<Verdict> {
+    evidence
+        .says(Family::SessionLimit)
+        .then(|| exhausted(evidence, RowLength::Flat(SESSION_MS)))
+}
+
+/// A quota with a stated wait (§3.3-4j). Wordings of long periods count for a 429 only: elsewhere they are too
+/// near to what is said of contexts and parameters.
+pub(super) fn with_hint(evidence: &Evidence<'_>) -> Option<Verdict> {
+    let says = evidence.says(Family::QuotaUsedUp)
+        || (evidence.status == 429 && evidence.says(Family::LongPeriodQuota));
+    (evidence.believed && evidence.hint.is_some() && says)
+        .then(|| exhausted(evidence, RowLength::Backoff))
+}
+
+fn exhausted(evidence: &Evidence<'_>, length: RowLength) -> Verdict {
+    Verdict::cool(evidence, length, Reason::QuotaExhausted)
+}

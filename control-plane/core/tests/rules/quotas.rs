@@ -1,0 +1,189 @@
+//! What texts about quotas do: vectors 51 to 54, and the families of `failure-state.md` §7.
+
+use rstest::rstest;
+use tidegate_core::classify::{Reason, RetryHint};
+use tidegate_core::lockout::LockKey;
+use tidegate_core::outcome::{Outcome, UpstreamError};
+use tidegate_core::settings::ProviderClass;
+use tidegate_core::settings::ProviderClass::{Apikey, Oauth};
+
+use super::world::{MODEL, World, answer};
+
+/// When the events of the tables happen: Tue, 14 Nov 2023 22:13:20 UTC.
+const T: u64 = 1_700_000_000_000;
+const HOUR_MS: u64 = 3_600_000;
+const DAY_MS: u64 = 24 * HOUR_MS;
+
+/// An answer with a body and a Retry-After of a minute.
+fn within_a_minute(status: u16, body: &str) -> Outcome {
+    Outcome::Response(UpstreamError {
+        status,
+        headers: vec![("retry-after".to_owned(), "60".to_owned())],
+        body: body.to_owned(),
+        embedded: false,
+    })
+}
+
+#[rstest]
+#[case::vector_failure_51(Oauth, answer(429, "Usage limit reached"), HOUR_MS, 1)]
+#[case::vector_failure_52_weekly(
+    Apikey,
+    answer(429, "You have reached your weekly usage limit"),
+    DAY_MS,
+    1
+)]
+#[case::vector_failure_52_session(
+    Apikey,
+    answer(429, "Session usage limit exceeded"),
+    5 * HOUR_MS,
+    1
+)]
+#[case::subscription_is_not_believed_of_a_key(
+    Apikey,
+    answer(429, "Your usage limit has been hit"),
+    6_000,
+    2
+)]
+#[case::subscription_of_a_key_as_the_whole_message(
+    Apikey,
+    answer(429, r#"{"error":"Usage limit reached"}"#),
+    HOUR_MS,
+    1
+)]
+#[case::subscription_with_an_untrusted_hint(
+    Oauth,
+    within_a_minute(429, "Usage limit reached"),
+    HOUR_MS,
+    1
+)]
+#[case::subscription_with_a_trusted_hint(
+    Apikey,
+    within_a_minute(429, "monthly usage limit reached"),
+    60_000,
+    0
+)]
+#[case::weekly_with_a_reset_in_days(
+    Apikey,
+    answer(429, "Weekly limit reached, resets in 3 days"),
+    3 * DAY_MS,
+    1
+)]
+#[case::weekly_with_a_moment(
+    Apikey,
+    answer(429, "Weekly limit reached, resets at 2023-11-15 00:13:20"),
+    2 * HOUR_MS,
+    1
+)]
+#[case::weekly_is_not_a_header(Apikey, within_a_minute(429, "weekly limit reached"), DAY_MS, 1)]
+#[case::weekly_in_any_order(
+    Apikey,
+    answer(429, "You exhausted the quota of your weekly plan"),
+    DAY_MS,
+    1
+)]
+#[case::session_in_two_parts(
+    Apikey,
+    answer(429, "You reached your session based usage limit"),
+    5 * HOUR_MS,
+    1
+)]
+#[case::plan_limit_status(Apikey, answer(432, "weekly quota exhausted"), DAY_MS, 1)]
+fn a_used_up_quota_cools(
+    #[case] class: ProviderClass,
+    #[case] outcome: Outcome,
+    #[case] length_ms: u64,
+    #[case] level_after: u32,
+) {
+    let mut world = World::new(class);
+    world.connection_mut("c1").cooldown.backoff_level = 1;
+    world.fail(T, outcome);
+    assert_eq!(world.cooldown(), (Some(T + length_ms), level_after));
+    let expected = if level_after == 2 {
+        Reason::RateLimitExceeded
+    } else {
+        Reason::QuotaExhausted
+    };
+    assert_eq!(world.c1().cooldown.reason, Some(expected));
+    assert!(world.c1().terminal.is_none());
+}
+
+/// A hint makes a believed quota what it says, and the reason says more than the status.
+#[rstest]
+#[case::believed("daily limit of requests reached", Some(Reason::QuotaExhausted))]
+#[case::not_believed("free tier", Some(Reason::RateLimitExceeded))]
+fn a_hint_with_a_text_about_quotas_is_a_quota(#[case] body: &str, #[case] reason: Option<Reason>) {
+    let mut world = World::new(Apikey);
+    world.fail(T, within_a_minute(429, body));
+    assert_eq!(world.cooldown(), (Some(T + 60_000), 0));
+    assert_eq!(world.c1().cooldown.reason, reason);
+}
+
+#[rstest]
+#[case::claude("claude", HOUR_MS)]
+#[case::another("acme", 10_000)]
+fn only_claude_speaks_of_an_accounts_rate_limit(#[case] provider: &str, #[case] length_ms: u64) {
+    let mut world = World::named(provider, Oauth);
+    world.connection_mut("c1").cooldown.backoff_level = 1;
+    let body = "This request would exceed your account's rate limit. Please try again later.";
+    world.fail(T, answer(429, body));
+    assert_eq!(world.cooldown().0, Some(T + length_ms));
+}
+
+/// What gemini answers when the requests of a minute or a day are used up.
+fn gemini(quota_id: &str, delay: &str) -> Outcome {
+    answer(
+        429,
+        &format!(
+            r#"{{"error":{{"code":429,"message":"You exceeded your current quota.","status":"RESOURCE_EXHAUSTED",
+            "details":[{{"@type":"type.googleapis.com/google.rpc.QuotaFailure",
+            "violations":[{{"quotaId":"{quota_id}"}}]}},
+            {{"@type":"type.googleapis.com/google.rpc.RetryInfo","retryDelay":"{delay}"}}]}}}}"#
+        ),
+    )
+}
+
+#[rstest]
+#[case::vector_failure_54(
+    "GenerateRequestsPerMinutePerProjectPerModel-FreeTier",
+    "26s",
+    26_000,
+    Reason::RateLimitExceeded
+)]
+#[case::per_day(
+    "GenerateRequestsPerDayPerProjectPerModel-FreeTier",
+    "7200s",
+    7_200_000,
+    Reason::QuotaExhausted
+)]
+fn gemini_locks_the_model_whose_metric_ran_out(
+    #[case] quota_id: &str,
+    #[case] delay: &str,
+    #[case] length_ms: u64,
+    #[case] reason: Reason,
+) {
+    let mut world = World::named("gemini", Apikey);
+    world.policy.per_model_quota = true;
+    let applied = world.fail(T, gemini(quota_id, delay));
+    assert_eq!((world.cooldown(), &world.c1().terminal), ((None, 0), &None));
+    let lock = &world.c1().locks[0];
+    assert_eq!(
+        lock.until.0,
+        T + length_ms,
+        "google's own delay may exceed the cap"
+    );
+    assert_eq!(lock.reason, reason);
+    assert!(matches!(&lock.key, LockKey::Model(model) if model.as_str() == MODEL));
+    let hint = applied.classification.and_then(|one| one.hint);
+    assert!(matches!(hint, Some(RetryHint { wait_ms, .. }) if wait_ms == length_ms));
+}
+
+/// The same words from anyone else mean an account without credits.
+#[test]
+fn another_provider_saying_the_same_is_out_of_credits() {
+    let mut world = World::new(Apikey);
+    world.fail(
+        T,
+        gemini("GenerateRequestsPerMinutePerProjectPerModel", "26s"),
+    );
+    assert!(world.c1().terminal.is_some());
+}

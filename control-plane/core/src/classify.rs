@@ -22,6 +22,7 @@ mod words;
 
 use serde::{Deserialize, Serialize};
 
+use crate::daily_reset::DailyReset;
 use crate::ids::{ModelId, ProviderId};
 use crate::outcome::{LocalFault, Outcome, StreamFault, TransportFault};
 use crate::settings::{ProviderClass, ProviderPolicy};
@@ -47,6 +48,8 @@ pub struct ClassifyContext<'a> {
     pub base_cooldown_ms: u64,
     /// When the outcome was seen, in the store's time; absolute hints are measured from it.
     pub now: Timestamp,
+    /// When the provider's quotas of a day begin anew.
+    pub daily_reset: &'a DailyReset,
 }
 
 impl<'a> ClassifyContext<'a> {
@@ -54,7 +57,7 @@ impl<'a> ClassifyContext<'a> {
     #[must_use]
     pub fn of(
         provider: &'a ProviderId,
-        policy: &ProviderPolicy,
+        policy: &'a ProviderPolicy,
         model: &'a ModelId,
         at: Timestamp,
     ) -> Self {
@@ -66,6 +69,7 @@ impl<'a> ClassifyContext<'a> {
             model,
             base_cooldown_ms: policy.cooldown.base_ms,
             now: at,
+            daily_reset: &policy.lockout.daily_reset,
         }
     }
 }

@@ -7,6 +7,7 @@
 //! | [`settings`], [`config`] | the configuration document, its validation and its indexed form |
 //! | [`outcome`], [`classify`] | what was seen, and what it means |
 //! | [`breaker`], [`cooldown`], [`lockout`] | one state machine each |
+//! | [`daily_reset`] | when the quotas of a day begin anew |
 //! | [`state`] | the two hot values, events, apply, restore |
 //! | [`routing`] | resolve, gates, exclusions, the attempt driver, final answers |
 
@@ -14,6 +15,7 @@ pub mod breaker;
 pub mod classify;
 pub mod config;
 pub mod cooldown;
+pub mod daily_reset;
 pub mod ids;
 pub mod lockout;
 pub mod outcome;

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::classify::{LockLength, Reason};
 use crate::cooldown::ladder_ms;
+use crate::daily_reset::DailyReset;
 use crate::ids::{ModelId, ProviderId};
 use crate::time::Timestamp;
 use crate::version::{Mark, Version};
@@ -18,7 +19,7 @@ use crate::version::{Mark, Version};
 pub const MAX_LOCKS: usize = 64;
 
 /// Settings of the model lockout (`failure-state.md` §4.1).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockoutPolicy {
     /// Failures of combo targets lock models. Other writers act regardless (decision 20).
     pub enabled: bool,
@@ -34,6 +35,8 @@ pub struct LockoutPolicy {
     pub exponential: bool,
     /// Failures closer together than this plus the last lock's length escalate, in ms.
     pub window_ms: u64,
+    /// When the provider's quotas of a day begin anew; a lock for a used-up quota lasts until then.
+    pub daily_reset: DailyReset,
 }
 
 /// What a lock covers (`failure-state.md` §4.2).
@@ -101,6 +104,20 @@ const FAMILIES: &[FamilyRule] = &[
         providers: &["codex"],
         families: &[("spark", "spark"), ("", "codex")],
     },
+    // Its plans count the tokens of three tiers apart; a model's line names its tier, and what names none is of
+    // the ordinary one.
+    FamilyRule {
+        providers: &["factory"],
+        families: &[
+            ("opus", "tier:premium"),
+            ("glm", "tier:core"),
+            ("kimi", "tier:core"),
+            ("minimax", "tier:core"),
+            ("deepseek", "tier:core"),
+            ("droid-core", "tier:core"),
+            ("", "tier:standard"),
+        ],
+    },
     FamilyRule {
         providers: &["antigravity", "agy"],
         families: &[
@@ -111,8 +128,6 @@ const FAMILIES: &[FamilyRule] = &[
         ],
     },
 ];
-
-const DAY_MS: u64 = 86_400_000;
 
 /// The quota family a model belongs to at a provider, if models share quotas there.
 #[must_use]
@@ -327,7 +342,7 @@ impl ModelLock {
 }
 
 /// The length a failure asks for, in ms: exact ones are capped unless authoritative, a used-up quota without a
-/// number lasts until midnight within the cap, all else follows the ladder (`failure-state.md` §4.3 and §4.4).
+/// number lasts until the day's reset within the cap, all else follows the ladder (`failure-state.md` §4.3 and §4.4).
 fn length_ms(failure: &LockingFailure, failure_count: u32, policy: &LockoutPolicy) -> u64 {
     match failure.length {
         LockLength::Exact {
@@ -339,15 +354,10 @@ fn length_ms(failure: &LockingFailure, failure_count: u32, policy: &LockoutPolic
             authoritative: false,
         } => ms.min(policy.max_ms),
         LockLength::Ladder { .. } if failure.reason == Reason::QuotaExhausted => {
-            ms_to_midnight(failure.at).min(policy.max_ms)
+            policy.daily_reset.ms_until(failure.at).min(policy.max_ms)
         }
         LockLength::Ladder { base_ms } => policy.ladder_ms(base_ms, failure_count),
     }
-}
-
-/// Time to the next midnight UTC, which is when daily quotas begin anew unless configured (decision 22).
-fn ms_to_midnight(at: Timestamp) -> u64 {
-    DAY_MS.saturating_sub(at.0 % DAY_MS)
 }
 
 fn make_room(locks: &mut Vec<ModelLock>) {

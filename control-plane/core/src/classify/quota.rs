@@ -1,11 +1,11 @@
-//! Rules about quotas that last longer than a minute (`failure-state.md` §3.3-4e and 4h to 4j, §7.1).
+//! Rules about quotas that last longer than a minute (`failure-state.md` §3.3-4e and 4g to 4j, §7.1, §7.2).
 //!
 //! None of them ends a connection, and a length that nobody stated leaves the level as it is.
 
-use super::Reason;
 use super::evidence::Evidence;
 use super::phrases::Family;
-use super::status::{RowLength, Verdict};
+use super::status::{RowLength, Verdict, trusted_hint};
+use super::{HintSource, Reason};
 
 /// Cooldown of a subscription's limit without a hint, in ms.
 const SUBSCRIPTION_MS: u64 = 3_600_000;
@@ -27,6 +27,28 @@ pub(super) fn metric_of_gemini(evidence: &Evidence<'_>) -> Option<Verdict> {
         return None;
     };
     Some(Verdict::cool(evidence, RowLength::Backoff, reason))
+}
+
+/// A quota of the day lasts until the day's reset (§3.3-4g, §7.2).
+pub(super) fn per_day(evidence: &Evidence<'_>) -> Option<Verdict> {
+    if !evidence.believed {
+        return None;
+    }
+    let until_reset = || {
+        let ms = evidence.context.daily_reset.ms_until(evidence.context.now);
+        exhausted(evidence, RowLength::Flat(ms))
+    };
+    if evidence.says(Family::DailyQuota) {
+        return Some(until_reset());
+    }
+    if !evidence.says(Family::TokensPerDay) {
+        return None;
+    }
+    // These are often given back little by little, so a midnight that nobody stated would be a guess.
+    if trusted_hint(evidence).is_some_and(|hint| hint.source == HintSource::Header) {
+        return Some(exhausted(evidence, RowLength::Backoff));
+    }
+    evidence.context.daily_reset.is_stated().then(until_reset)
 }
 
 /// A subscription's limit (§3.3-4h).

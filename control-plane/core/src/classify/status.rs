@@ -156,6 +156,7 @@ const RULES: &[Rule] = &[
     content_refused,
     unauthorized,
     payment_required,
+    quota::per_day,
     quota::per_subscription,
     quota::per_week,
     quota::per_session,
@@ -194,7 +195,7 @@ fn locks_model(evidence: &Evidence<'_>) -> bool {
     evidence.context.per_model_quota && matches!(evidence.status, 404 | 429 | 500..=599)
 }
 
-fn trusted_hint(evidence: &Evidence<'_>) -> Option<RetryHint> {
+pub(super) fn trusted_hint(evidence: &Evidence<'_>) -> Option<RetryHint> {
     evidence.hint.filter(|_| evidence.context.trust_hints)
 }
 

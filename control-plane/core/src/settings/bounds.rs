@@ -3,14 +3,17 @@
 //!
 //! A member that is unset takes its default, so only what is written is looked at.
 
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-use crate::config::{Violation, Violations};
+use crate::config::{MAX_ENTRIES, Violation, Violations};
+use crate::daily_reset::{DailyReset, DailyResetError};
+use crate::ids::ProviderId;
 
 use super::{
     BreakerClassSettings, ComboCooldownWaitSettings, ConnectionCooldownSettings,
-    ModelLockoutSettings, ProviderBreakerSettings, ProviderClass, Settings, StreamSettings,
-    WaitForCooldownSettings, policy,
+    DailyResetSettings, ModelLockoutSettings, ProviderBreakerSettings, ProviderClass, Settings,
+    StreamSettings, WaitForCooldownSettings, policy,
 };
 
 /// Thresholds of a breaker, in failures.
@@ -45,6 +48,7 @@ impl Settings {
         breaker(&self.provider_breaker, &mut found);
         cooldown(&self.connection_cooldown, &mut found);
         lockout(&self.model_lockout, &mut found);
+        daily_reset(&self.daily_reset, &mut found);
         wait_for_cooldown(&self.wait_for_cooldown, &mut found);
         combo_cooldown_wait(&self.combo_cooldown_wait, &mut found);
         streams(&self.streams, &mut found);
@@ -155,6 +159,22 @@ fn lockout(settings: &ModelLockoutSettings, found: &mut Violations) {
         settings.max_backoff_steps,
         &LOCK_STEPS,
     );
+}
+
+fn daily_reset(settings: &BTreeMap<ProviderId, DailyResetSettings>, found: &mut Violations) {
+    if !found.at_most("dailyReset", settings.len(), MAX_ENTRIES) {
+        return;
+    }
+    for (provider, stated) in settings {
+        let Err(error) = DailyReset::stated(&stated.time_zone, stated.hour) else {
+            continue;
+        };
+        let member = match error {
+            DailyResetError::UnknownZone => "timeZone",
+            DailyResetError::UnknownHour => "hour",
+        };
+        found.push(format!("dailyReset.{provider}.{member}"), error.to_string());
+    }
 }
 
 fn wait_for_cooldown(settings: &WaitForCooldownSettings, found: &mut Violations) {

@@ -80,7 +80,7 @@ pub enum RuleScope {
 pub struct DailyResetSettings {
     /// IANA name of the zone, for example `Asia/Shanghai`.
     pub time_zone: String,
-    /// Hour of that zone's clock, 0..=23.
+    /// Hour of that zone's clock, 0..=23; the whole is resolved to a [`crate::daily_reset::DailyReset`].
     pub hour: u8,
 }
 

@@ -6,6 +6,8 @@
 use crate::breaker::BreakerPolicy;
 use crate::config::{Provider, base_url};
 use crate::cooldown::CooldownPolicy;
+use crate::daily_reset::DailyReset;
+use crate::ids::ProviderId;
 use crate::lockout::LockoutPolicy;
 
 use super::{
@@ -99,7 +101,10 @@ impl ProviderPolicy {
                     .use_upstream_retry_hints
                     .unwrap_or(defaults.trust_hints),
             },
-            lockout: lockout_policy(&settings.model_lockout, breaker.reset_timeout_ms),
+            lockout: LockoutPolicy {
+                daily_reset: daily_reset(settings, &provider.id),
+                ..lockout_policy(&settings.model_lockout, breaker.reset_timeout_ms)
+            },
             breaker,
         }
     }
@@ -180,5 +185,16 @@ fn lockout_policy(settings: &ModelLockoutSettings, window_ms: u64) -> LockoutPol
         max_backoff_steps: settings.max_backoff_steps,
         exponential: settings.use_exponential_backoff,
         window_ms,
+        daily_reset: DailyReset::default(),
     }
+}
+
+/// As stated for the provider. Settings that were checked hold no other than good ones; should one be read
+/// unchecked, the default serves.
+fn daily_reset(settings: &Settings, provider: &ProviderId) -> DailyReset {
+    settings
+        .daily_reset
+        .get(provider)
+        .and_then(|stated| DailyReset::stated(&stated.time_zone, stated.hour).ok())
+        .unwrap_or_default()
 }

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::config::Provider;
+use crate::daily_reset::DailyReset;
 
 fn settings(value: Value) -> Settings {
     serde_json::from_value(value).unwrap()
@@ -173,6 +174,10 @@ fn a_failure_threshold_lowered_alone_takes_the_degradation_with_it() {
 #[case::lock_max(json!({"modelLockout": {"maxCooldownMs": 3_600_001}}), "modelLockout.maxCooldownMs")]
 #[case::lock_max_below_base(json!({"modelLockout": {"maxCooldownMs": 60_000}}), "modelLockout.maxCooldownMs")]
 #[case::lock_steps(json!({"modelLockout": {"maxBackoffSteps": 21}}), "modelLockout.maxBackoffSteps")]
+#[case::zone(json!({"dailyReset": {"openai": {"timeZone": "Mars/Olympus"}}}), "dailyReset.openai.timeZone")]
+#[case::zone_empty(json!({"dailyReset": {"openai": {"timeZone": ""}}}), "dailyReset.openai.timeZone")]
+#[case::zone_of_the_machine(json!({"dailyReset": {"openai": {"timeZone": "../../etc/localtime"}}}), "dailyReset.openai.timeZone")]
+#[case::hour(json!({"dailyReset": {"openai": {"timeZone": "Asia/Tokyo", "hour": 24}}}), "dailyReset.openai.hour")]
 #[case::retries(json!({"waitForCooldown": {"maxRetries": 11}}), "waitForCooldown.maxRetries")]
 #[case::retry_wait(json!({"waitForCooldown": {"maxRetryWaitSec": 301}}), "waitForCooldown.maxRetryWaitSec")]
 #[case::wait_budget(json!({"waitForCooldown": {"budgetMs": 300_001}}), "waitForCooldown.budgetMs")]
@@ -199,6 +204,18 @@ fn out_of_bounds(#[case] value: Value, #[case] field: &str) {
 #[case::limits_off(json!({"streams": {"headersTimeoutMs": 0, "readinessTimeoutMs": 0, "idleTimeoutMs": 0, "attemptDeadlineMs": 0}}))]
 fn within_bounds(#[case] value: Value) {
     assert_eq!(settings(value).violations(), []);
+}
+
+#[test]
+fn a_daily_reset_holds_for_its_provider_alone() {
+    let stated = json!({"dailyReset": {"p": {"timeZone": "Asia/Tokyo", "hour": 4}}});
+    let reset = resolve(stated, "apikey", &[]).lockout.daily_reset;
+    assert_eq!(reset, DailyReset::stated("Asia/Tokyo", 4).unwrap());
+    assert!(reset.is_stated());
+    let other = json!({"dailyReset": {"other": {"timeZone": "Asia/Tokyo"}}});
+    let unstated = resolve(other, "apikey", &[]).lockout.daily_reset;
+    assert_eq!(unstated, DailyReset::default());
+    assert!(!unstated.is_stated());
 }
 
 #[test]

@@ -2,8 +2,9 @@
 
 use rstest::rstest;
 use tidegate_core::classify::Reason;
-use tidegate_core::ids::ModelId;
-use tidegate_core::lockout::{LockKey, MAX_LOCKS, ModelLock, covering};
+use tidegate_core::daily_reset::DailyReset;
+use tidegate_core::ids::{ModelId, ProviderId};
+use tidegate_core::lockout::{LockKey, MAX_LOCKS, ModelLock, covering, quota_family};
 use tidegate_core::outcome::Outcome;
 use tidegate_core::settings::ProviderClass;
 use tidegate_core::settings::ProviderClass::{Apikey, Oauth};
@@ -68,6 +69,7 @@ fn put(world: &mut World, until: u64, count: u32, last_failure_at: u64) {
 #[case::cap(a_connection_keeps_a_bounded_number)]
 #[case::per_model(per_model_quotas_keep_the_connection_active)]
 #[case::families(antigravity_shares_quotas_by_family)]
+#[case::tiers(factory_shares_quotas_by_tier)]
 fn lockout(#[case] run: fn()) {
     run();
 }
@@ -150,6 +152,19 @@ fn a_used_up_quota_lasts_until_midnight_within_the_cap() {
     let near_midnight = nine + 15 * 3_600_000 - 600_000;
     world.fail_combo(near_midnight, answer(429, "quota exceeded"));
     assert_eq!(lock(&world), Some((near_midnight + 600_000, 1)));
+    let mut world = on(Oauth);
+    world.policy.lockout.daily_reset = DailyReset::stated("Asia/Tokyo", 0).unwrap();
+    let nine_in_tokyo = 20_000 * 86_400_000;
+    let near_its_midnight = nine_in_tokyo + 15 * 3_600_000 - 600_000;
+    for (at, length_ms) in [(nine_in_tokyo, 1_800_000), (near_its_midnight, 600_000)] {
+        let mut world = world.clone();
+        world.fail_combo(at, answer(429, "quota exceeded"));
+        assert_eq!(
+            lock(&world),
+            Some((at + length_ms, 1)),
+            "the provider's zone"
+        );
+    }
 }
 
 fn a_lock_never_becomes_shorter() {
@@ -285,6 +300,23 @@ fn per_model_quotas_keep_the_connection_active() {
     world.policy.per_model_quota = true;
     world.fail(0, status(500));
     assert_eq!((world.cooldown(), lock(&world)), ((None, 0), None));
+}
+
+fn factory_shares_quotas_by_tier() {
+    let provider = ProviderId::new("factory").unwrap();
+    let family = |model: &str| quota_family(&provider, &ModelId::new(model).unwrap());
+    for (model, tier) in [
+        ("claude-opus-4-5", "tier:premium"),
+        ("GLM-4.6", "tier:core"),
+        ("droid-core", "tier:core"),
+        ("gpt-5.1-codex", "tier:standard"),
+    ] {
+        assert_eq!(
+            family(model),
+            Some(LockKey::Family(tier.to_owned())),
+            "{model}"
+        );
+    }
 }
 
 fn antigravity_shares_quotas_by_family() {

@@ -1,11 +1,14 @@
 //! What texts about quotas do: vectors 51 to 54, and the families of `failure-state.md` §7.
 
+use proptest::prelude::*;
 use rstest::rstest;
 use tidegate_core::classify::{Reason, RetryHint};
+use tidegate_core::daily_reset::DailyReset;
 use tidegate_core::lockout::LockKey;
 use tidegate_core::outcome::{Outcome, UpstreamError};
 use tidegate_core::settings::ProviderClass;
 use tidegate_core::settings::ProviderClass::{Apikey, Oauth};
+use tidegate_core::time::Timestamp;
 
 use super::world::{MODEL, World, answer};
 
@@ -105,6 +108,136 @@ fn a_used_up_quota_cools(
     };
     assert_eq!(world.c1().cooldown.reason, Some(expected));
     assert!(world.c1().terminal.is_none());
+}
+
+/// A world whose quotas of a day begin anew at an hour of a zone.
+fn resets_at(class: ProviderClass, zone: &str, hour: u8) -> World {
+    let mut world = World::new(class);
+    world.policy.lockout.daily_reset = DailyReset::stated(zone, hour).unwrap();
+    world
+}
+
+/// A civil time of a zone in the store's time.
+fn at(zone: &str, time: &str) -> u64 {
+    let time: jiff::civil::DateTime = time.parse().unwrap();
+    let moment = time.in_tz(zone).unwrap().timestamp().as_millisecond();
+    u64::try_from(moment).unwrap()
+}
+
+#[rstest]
+#[case::vector_failure_53(
+    "Asia/Shanghai",
+    "2026-03-10 21:00",
+    "today's quota is used up, try again tomorrow",
+    10_800_000
+)]
+#[case::typographic(
+    "Asia/Shanghai",
+    "2026-03-10 21:00",
+    "You used today’s quota",
+    10_800_000
+)]
+#[case::utc("UTC", "2026-03-10 13:00", "daily quota exceeded", 11 * HOUR_MS)]
+#[case::spring("America/New_York", "2026-03-07 23:30", "try again tomorrow", HOUR_MS / 2)]
+#[case::spring_day_of_23_hours("America/New_York", "2026-03-08 00:30", "try again tomorrow", 45 * HOUR_MS / 2)]
+#[case::autumn_day_of_25_hours(
+    "America/New_York",
+    "2026-11-01 00:00",
+    "try again tomorrow",
+    DAY_MS
+)]
+#[case::autumn_evening("America/New_York", "2026-11-01 23:00", "try again tomorrow", HOUR_MS)]
+#[case::midnight_that_is_skipped(
+    "America/Santiago",
+    "2026-09-05 23:00",
+    "try again tomorrow",
+    HOUR_MS
+)]
+#[case::half_an_hour("Asia/Kolkata", "2026-03-10 23:45", "try again tomorrow", HOUR_MS / 4)]
+#[case::at_midnight("UTC", "2026-03-10 00:00", "try again tomorrow", DAY_MS)]
+fn a_quota_of_the_day_lasts_until_the_zones_midnight(
+    #[case] zone: &str,
+    #[case] time: &str,
+    #[case] body: &str,
+    #[case] length_ms: u64,
+) {
+    let mut world = resets_at(Oauth, zone, 0);
+    world.connection_mut("c1").cooldown.backoff_level = 1;
+    let at = at(zone, time);
+    world.fail(at, answer(429, body));
+    assert_eq!(world.cooldown(), (Some(at + length_ms), 1));
+    assert_eq!(world.c1().cooldown.reason, Some(Reason::QuotaExhausted));
+}
+
+#[rstest]
+#[case::later_today("2026-03-10 01:00", HOUR_MS)]
+#[case::tomorrow("2026-03-10 03:00", 23 * HOUR_MS)]
+#[case::on_the_hour("2026-03-10 02:00", DAY_MS)]
+#[case::hour_that_is_skipped("2026-03-29 01:30", HOUR_MS / 2)]
+#[case::first_of_two("2026-10-25 01:30", HOUR_MS / 2)]
+fn a_day_may_begin_at_any_hour(#[case] time: &str, #[case] wait_ms: u64) {
+    let zone = "Europe/Berlin";
+    let reset = DailyReset::stated(zone, 2).unwrap();
+    assert_eq!(reset.ms_until(Timestamp(at(zone, time))), wait_ms);
+}
+
+#[test]
+fn between_the_two_times_of_an_hour_the_next_day_is_meant() {
+    let reset = DailyReset::stated("Europe/Berlin", 2).unwrap();
+    let first = at("Europe/Berlin", "2026-10-25 02:00");
+    assert_eq!(reset.ms_until(Timestamp(first)), DAY_MS);
+    assert_eq!(reset.ms_until(Timestamp(first + HOUR_MS)), DAY_MS);
+}
+
+proptest! {
+    #[test]
+    fn a_reset_is_always_within_a_day(at in 0_u64.., near in 0_u64..4_000_000_000_000, hour in 0_u8..24) {
+        for zone in ["UTC", "America/New_York", "Australia/Lord_Howe", "Pacific/Apia", "Africa/Monrovia"] {
+            let reset = DailyReset::stated(zone, hour).unwrap();
+            for at in [at, near] {
+                let wait_ms = reset.ms_until(Timestamp(at));
+                prop_assert!((1..=DAY_MS).contains(&wait_ms));
+            }
+        }
+    }
+}
+
+/// Section 3.6 has no such phrase, so a key is not believed; a "daily quota" is.
+#[test]
+fn a_key_is_believed_about_a_daily_quota_only() {
+    let length_ms = |body: &str| {
+        let mut world = World::new(Apikey);
+        let at = at("UTC", "2026-03-10 21:00");
+        world.fail(at, answer(429, body));
+        world.cooldown().0.unwrap() - at
+    };
+    assert_eq!(
+        length_ms("today's quota is used up, try again tomorrow"),
+        3_000
+    );
+    assert_eq!(length_ms("your daily quota is used up"), 3 * HOUR_MS);
+}
+
+const TPD: &str = "Organization TPD rate limit reached";
+
+#[test]
+fn tokens_per_day_last_until_midnight_only_where_an_operator_says_so() {
+    let at = at("UTC", "2026-03-10 21:00");
+    let mut unsaid = World::new(Apikey);
+    unsaid.fail(at, answer(429, TPD));
+    assert_eq!(unsaid.cooldown(), (Some(at + 3_000), 1));
+    assert_eq!(unsaid.c1().cooldown.reason, Some(Reason::RateLimitExceeded));
+    let mut said = resets_at(Apikey, "UTC", 0);
+    said.fail(at, answer(429, TPD));
+    assert_eq!(said.cooldown(), (Some(at + 3 * HOUR_MS), 0));
+    said = resets_at(Apikey, "UTC", 0);
+    said.fail(at, within_a_minute(429, TPD));
+    assert_eq!(
+        said.cooldown(),
+        (Some(at + 60_000), 0),
+        "a reset header comes first"
+    );
+    assert_eq!(said.c1().cooldown.reason, Some(Reason::QuotaExhausted));
 }
 
 /// A hint makes a believed quota what it says, and the reason says more than the status.

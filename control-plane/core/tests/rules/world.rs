@@ -16,7 +16,7 @@ use tidegate_core::version::{Mark, Version};
 /// The model attempts ask for unless they say otherwise.
 pub(crate) const MODEL: &str = "m";
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct World {
     pub(crate) provider: ProviderId,
     pub(crate) policy: ProviderPolicy,

@@ -10,6 +10,8 @@
 //! | `phrases` | the words of upstreams, as data |
 //! | `words` | which of them a text contains, in one pass |
 //! | `hints` | how long an upstream asks to wait |
+//! | `restate` | statuses that do not mean what they say, as data |
+//! | `rules` | what single providers and operators mean |
 //! | `status` | the rules, in their order |
 //! | `quota` | the rules about quotas |
 
@@ -17,16 +19,21 @@ mod evidence;
 mod hints;
 mod phrases;
 mod quota;
+mod restate;
+mod rules;
 mod status;
 mod words;
 
 use serde::{Deserialize, Serialize};
 
 use crate::daily_reset::DailyReset;
-use crate::ids::{ModelId, ProviderId};
+use crate::ids::{ModelId, ProviderId, RuleId};
 use crate::outcome::{LocalFault, Outcome, StreamFault, TransportFault};
-use crate::settings::{ProviderClass, ProviderPolicy};
+use crate::settings::{ProviderClass, ProviderPolicy, RuleScope};
 use crate::time::Timestamp;
+
+pub use rules::RuleBook;
+pub(crate) use rules::RuleBooks;
 
 use evidence::Evidence;
 use status::Verdict;
@@ -50,6 +57,8 @@ pub struct ClassifyContext<'a> {
     pub now: Timestamp,
     /// When the provider's quotas of a day begin anew.
     pub daily_reset: &'a DailyReset,
+    /// What is known about this provider alone.
+    pub rules: &'a RuleBook,
 }
 
 impl<'a> ClassifyContext<'a> {
@@ -70,6 +79,7 @@ impl<'a> ClassifyContext<'a> {
             base_cooldown_ms: policy.cooldown.base_ms,
             now: at,
             daily_reset: &policy.lockout.daily_reset,
+            rules: &policy.rules,
         }
     }
 }
@@ -117,6 +127,16 @@ pub enum TerminalKind {
     CreditsExhausted,
     /// The provider banned the account.
     Banned,
+}
+
+/// Which rule judged a failure, for people. Where no rule spoke there is none.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Origin {
+    /// The provider rule that chose reason and scope, else the restatement that changed the status.
+    pub rule: RuleId,
+    /// The status that the upstream sent, if it was restated (`failure-state.md` §5.2).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub original_status: Option<u16>,
 }
 
 /// Where a retry hint was found; decides whether it may exceed the operator's cap (`failure-state.md` §4.4).
@@ -186,13 +206,16 @@ pub enum Consequence {
     EndConnection(TerminalKind),
     /// Only the model is locked on this connection.
     LockModel(LockLength),
+    /// The provider is left alone for so many ms, or for its class's `providerCooldownMs` (decision 18); of the
+    /// connection only the last error is recorded.
+    HoldProvider(Option<u64>),
     /// The connection's refusal streak grows; its length decides how long the connection cools, or that it
     /// is banned (`failure-state.md` §3.9, request_rejected streak).
     CountRefusal,
 }
 
 /// What an outcome means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Classification {
     /// The status after restatement; 502 or 503 for transport faults, 499 for a client that left.
     pub status: u16,
@@ -214,9 +237,32 @@ pub struct Classification {
     pub request_scoped: bool,
     /// What the upstream asked for, for the client's Retry-After (decision 13).
     pub hint: Option<RetryHint>,
+    /// A wait in ms, told to the client alone, of a restated failure whose upstream asked for none
+    /// (`failure-state.md` §5.2). It is never read back as a hint (decision 12).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub advertised_ms: Option<u64>,
+    /// What a provider rule acts on, if one judged and its scope is honoured (decision 18). It then decides alone:
+    /// no model lock is added to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope: Option<RuleScope>,
+    /// Which rule spoke, if one did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
 }
 
 impl Classification {
+    /// How long a client is told to wait, in ms from when the failure was seen (`routing.md` §6).
+    #[must_use]
+    pub fn client_wait_ms(&self) -> Option<u64> {
+        self.hint.map(|hint| hint.wait_ms).or(self.advertised_ms)
+    }
+
+    /// A quota that is used up on this connection alone, as an honoured rule says (`failure-state.md` §5.4).
+    #[must_use]
+    pub fn is_connection_quota(&self) -> bool {
+        self.scope == Some(RuleScope::Connection) && self.reason == Reason::QuotaExhausted
+    }
+
     /// Whether a configured egress proxy could not be reached: counted for combos only and exempt from the
     /// same-provider veto (`failure-state.md` §1.6). No other network fault has status 503.
     #[must_use]
@@ -232,7 +278,12 @@ pub fn classify(outcome: &Outcome, context: &ClassifyContext<'_>) -> Classificat
         Outcome::Success => success(),
         Outcome::Response(error) => {
             let evidence = Evidence::of(error, context);
-            status::judge(&evidence).into_classification(evidence.status, evidence.hint)
+            let classification =
+                status::judge(&evidence).into_classification(evidence.status, evidence.hint);
+            match evidence.restated {
+                Some(restated) => restated.mark(classification, error.status),
+                None => classification,
+            }
         }
         Outcome::Transport(fault) => transport(*fault, context),
         Outcome::Stream(fault) => stream(*fault, context),

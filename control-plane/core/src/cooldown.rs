@@ -10,7 +10,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::classify::{CooldownLength, Reason, TerminalKind};
+use crate::classify::{CooldownLength, Origin, Reason, TerminalKind};
 use crate::time::Timestamp;
 use crate::version::{Mark, Version};
 
@@ -36,6 +36,9 @@ pub struct Cooldown {
     pub backoff_level: u32,
     /// Why it cools.
     pub reason: Option<Reason>,
+    /// Which rule said so, if one did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
     /// The last escalation that still stands (episode rule, decision 9).
     pub escalated: Mark,
     /// The last change of the cooldown, the last error or the refusal streak; a success clears them only if
@@ -52,6 +55,9 @@ pub struct Terminal {
     pub since: Timestamp,
     /// The credential it was observed with; another credential is not affected.
     pub credential_version: u64,
+    /// The ban also switched the connection off (`banDetection.autoDisable`); it ends with the state.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub switched_off: bool,
 }
 
 /// The last error seen on a connection, for people.
@@ -63,6 +69,9 @@ pub struct LastError {
     pub reason: Reason,
     /// When it was seen.
     pub at: Timestamp,
+    /// Which rule judged it, if one did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
 }
 
 /// Refusals in a row of an account as such (`failure-state.md` §3.9, request_rejected streak).
@@ -84,12 +93,14 @@ pub const SECOND_REFUSAL_MS: u64 = 900_000;
 pub const REFUSAL_MEMORY_MS: u64 = 86_400_000;
 
 /// A recoverable failure that cools a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CoolingFailure {
     /// How long it cools.
     pub length: CooldownLength,
     /// Why.
     pub reason: Reason,
+    /// Which rule said so, if one did.
+    pub origin: Option<Origin>,
     /// When it happened; the end is counted from here.
     pub at: Timestamp,
     /// The version the failed attempt was decided on.
@@ -167,7 +178,7 @@ impl Cooldown {
         };
         self.backoff_level = new_level;
         if length_ms > 0 && !disable_cooling {
-            self.move_end(failure.at.plus_ms(length_ms), failure.reason);
+            self.move_end(failure.at.plus_ms(length_ms), failure);
         }
         self.escalated = Mark::ThisWrite;
         self.changed = Mark::ThisWrite;
@@ -184,14 +195,15 @@ impl Cooldown {
         if stated_ms == 0 || disable_cooling || self.until.is_some_and(|until| until >= end) {
             return CooldownChange::SameEpisode;
         }
-        self.move_end(end, failure.reason);
+        self.move_end(end, failure);
         self.changed = Mark::ThisWrite;
         CooldownChange::Extended
     }
 
-    fn move_end(&mut self, end: Timestamp, reason: Reason) {
+    fn move_end(&mut self, end: Timestamp, failure: &CoolingFailure) {
         self.until = Some(self.until.map_or(end, |until| until.max(end)));
-        self.reason = Some(reason);
+        self.reason = Some(failure.reason);
+        self.origin.clone_from(&failure.origin);
     }
 }
 

@@ -14,6 +14,9 @@ pub const MAX_NAME_BYTES: usize = 128;
 /// Longest model id in bytes (`routing.md` §1.2 gives 200 characters to a step id; models are shorter).
 pub const MAX_MODEL_BYTES: usize = 256;
 
+/// Longest id in bytes of a rule: `operator:`, a provider's name, `:` and a number.
+pub const MAX_RULE_BYTES: usize = 160;
+
 /// Why a text is not a valid name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
@@ -53,6 +56,10 @@ fn is_provider_character(character: char) -> bool {
 
 fn is_name_character(character: char) -> bool {
     matches!(character, 'A'..='Z' | 'a'..='z' | '0'..='9' | '-' | '_' | '.')
+}
+
+fn is_rule_character(character: char) -> bool {
+    is_provider_character(character) || character == ':'
 }
 
 fn is_path_character(character: char) -> bool {
@@ -141,6 +148,11 @@ name!(
 name!(
     /// The identity under which requests leave towards providers (decision 23).
     EgressId, MAX_NAME_BYTES, is_path_character
+);
+
+name!(
+    /// A rule about errors: a built-in one, or `operator:<provider>:<index>` (`failure-state.md` §5.3).
+    RuleId, MAX_RULE_BYTES, is_rule_character
 );
 
 /// One run of one data-plane process. Random, never zero, never reused.

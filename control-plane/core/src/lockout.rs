@@ -8,7 +8,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::classify::{LockLength, Reason};
+use crate::classify::{LockLength, Origin, Reason};
 use crate::cooldown::ladder_ms;
 use crate::daily_reset::DailyReset;
 use crate::ids::{ModelId, ProviderId};
@@ -66,6 +66,9 @@ pub struct ModelLock {
     pub last_cooldown_ms: u64,
     /// Why.
     pub reason: Reason,
+    /// Which rule said so, if one did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
     /// When the lock was first set.
     pub locked_at: Timestamp,
     /// The last escalation that still stands (episode rule).
@@ -83,6 +86,8 @@ pub struct LockingFailure {
     pub length: LockLength,
     /// Why.
     pub reason: Reason,
+    /// Which rule said so, if one did.
+    pub origin: Option<Origin>,
     /// When it happened; the end is counted from here.
     pub at: Timestamp,
     /// The version the failed attempt was decided on.
@@ -251,6 +256,7 @@ pub fn lock(
                 last_failure_at: failure.at,
                 last_cooldown_ms: length_ms,
                 reason: failure.reason,
+                origin: failure.origin.clone(),
                 locked_at: failure.at,
                 escalated: Mark::ThisWrite,
                 changed: Mark::ThisWrite,
@@ -315,6 +321,7 @@ impl ModelLock {
         }
         self.until = end;
         self.reason = failure.reason;
+        self.origin.clone_from(&failure.origin);
         self.last_cooldown_ms = length_ms;
         Some(end)
     }
@@ -335,6 +342,7 @@ impl ModelLock {
         }
         self.until = end;
         self.reason = failure.reason;
+        self.origin.clone_from(&failure.origin);
         self.last_cooldown_ms = self.last_cooldown_ms.max(length_ms);
         self.changed = Mark::ThisWrite;
         Some(end)

@@ -33,7 +33,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::classify::{Classification, Reason};
+use crate::classify::{Classification, Origin, Reason};
 use crate::config::{ApiKey, Config, Protocol};
 use crate::ids::{ConnectionId, ModelId, ProviderId, Shard};
 use crate::outcome::Attempt;
@@ -201,6 +201,8 @@ pub struct Exclusion {
     pub until: Option<Timestamp>,
     /// Why the state that excludes was entered.
     pub cause: Option<Reason>,
+    /// Which rule had a hand in it, if one did.
+    pub origin: Option<Origin>,
 }
 
 /// The gates in their order, with the word that stands for each on the wire.

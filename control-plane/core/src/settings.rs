@@ -20,12 +20,14 @@ pub use gate::{GateClassSettings, ProviderCooldownSettings};
 pub use overrides::{BreakerOverrides, Overrides};
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::ids::ProviderId;
 
 use crate::breaker::BreakerPolicy;
+use crate::classify::RuleBook;
 use crate::cooldown::CooldownPolicy;
 use crate::lockout::LockoutPolicy;
 
@@ -201,6 +203,8 @@ pub struct ProviderPolicy {
     pub cooldown: CooldownPolicy,
     /// Lockout numbers.
     pub lockout: LockoutPolicy,
+    /// What errors of this provider mean, beyond what every provider's do.
+    pub rules: Arc<RuleBook>,
 }
 
 impl Default for ProviderBreakerSettings {

@@ -12,6 +12,7 @@ pub mod restore;
 use serde::{Deserialize, Serialize};
 
 use crate::breaker::Breaker;
+use crate::classify::Origin;
 use crate::cooldown::{Cooldown, LastError, RefusalStreak, Terminal};
 use crate::ids::{AttemptId, ConnectionId, ProviderId};
 use crate::lockout::ModelLock;
@@ -165,6 +166,9 @@ pub struct Transition {
     pub kind: TransitionKind,
     /// The attempt whose outcome caused it; absent for operators.
     pub attempt: Option<AttemptId>,
+    /// Which rule judged that outcome, if one did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
 }
 
 /// What changed.

@@ -137,7 +137,7 @@ impl<C: ControlPort> Drive<C> {
         let Some(failure) = self.last_failure.take() else {
             return;
         };
-        let Some(classification) = answer.classification else {
+        let Some(classification) = answer.classification.clone() else {
             tracing::error!(attempt = %failure.attempt.id, "a failure was not classified");
             return;
         };

@@ -320,6 +320,7 @@ fn facts(headers: &HeaderMap) -> Vec<(String, String)> {
             "x-ratelimit-",
             "ratelimit",
             "anthropic-ratelimit-",
+            "x-model-quota-",
             "x-omni-",
         ]
         .iter()

@@ -1,7 +1,8 @@
 //! Requests, decisions and exclusions.
 
-use tidegate_core::classify::Classification;
+use tidegate_core::classify::{Classification, Origin};
 use tidegate_core::config::Protocol;
+use tidegate_core::ids::RuleId;
 use tidegate_core::routing::{AttemptsSoFar, Exclusion, PriorAttempt, Rejection};
 use tidegate_core::time::Timestamp;
 use tidegate_proto::common::v1 as common;
@@ -138,7 +139,32 @@ pub fn exclusion_to_proto(exclusion: &Exclusion, word: &str, now: Timestamp) -> 
         remaining_ms: exclusion.until.map(|until| until.remaining_ms(now)),
         until_unix_ms: exclusion.until.map(|until| until.0),
         cause: exclusion.cause.as_ref().map(serde_word).unwrap_or_default(),
+        rule: rule_word(exclusion.origin.as_ref()),
+        original_status: original_status(exclusion.origin.as_ref()),
     }
+}
+
+/// The id of the rule that spoke; empty when none did.
+#[must_use]
+pub fn rule_word(origin: Option<&Origin>) -> String {
+    origin
+        .map(|origin| origin.rule.to_string())
+        .unwrap_or_default()
+}
+
+/// The status before a restatement, if there was one.
+#[must_use]
+pub fn original_status(origin: Option<&Origin>) -> Option<u32> {
+    origin?.original_status.map(u32::from)
+}
+
+/// What the two members above say; `None` for a rule that this build could not have written.
+#[must_use]
+pub fn origin_from_proto(rule: &str, original_status: Option<u32>) -> Option<Origin> {
+    Some(Origin {
+        rule: RuleId::new(rule).ok()?,
+        original_status: original_status.and_then(|status| u16::try_from(status).ok()),
+    })
 }
 
 /// A final answer as a message.

@@ -8,14 +8,22 @@ use crate::settings::ProviderClass;
 
 use super::hints::{self, Source};
 use super::phrases::{self, Family};
+use super::rules::{Reading, Restated};
 use super::words::Found;
 use super::{ClassifyContext, RetryHint};
+
+/// What an error inside a 200 stream amounts to when nothing in it says so.
+const UNKNOWN_EMBEDDED_STATUS: u16 = 502;
 
 /// An error as the rules see it.
 #[derive(Debug)]
 pub(super) struct Evidence<'a> {
-    /// The status it amounts to.
+    /// The status it amounts to, after restatement.
     pub(super) status: u16,
+    /// The restatement that set it, if one did.
+    pub(super) restated: Option<Restated<'a>>,
+    /// The texts of rules that it holds.
+    pub(super) reading: Reading,
     /// The body in lower case (ASCII), at most [`MAX_BODY_BYTES`] and the decoded message.
     pub(super) text: String,
     /// What the text says.
@@ -56,11 +64,6 @@ impl<'a> Evidence<'a> {
         let structured = parsed
             .as_ref()
             .map_or_else(Structured::default, |parsed| Structured::of(parsed.error()));
-        let status = if error.embedded {
-            embedded_status(&structured)
-        } else {
-            error.status
-        };
         let mut text = body.to_ascii_lowercase();
         if body.contains("\\u") && !structured.message.is_empty() {
             // Escaped characters hide words; the decoded message shows them.
@@ -68,6 +71,16 @@ impl<'a> Evidence<'a> {
             text.push_str(&structured.message.to_ascii_lowercase());
         }
         let found = Found::of(&text);
+        let sent = if error.embedded {
+            embedded_status(&structured)
+        } else {
+            Some(error.status)
+        };
+        let reading = context
+            .rules
+            .read(&text, &structured.code, &structured.kind);
+        let restated = context.rules.restate(sent, &reading);
+        let status = restated.map_or(sent.unwrap_or(UNKNOWN_EMBEDDED_STATUS), |it| it.row.to);
         let believed = status != 429
             || context.class == ProviderClass::Oauth
             || found.has(Family::LongPeriodQuota)
@@ -85,6 +98,8 @@ impl<'a> Evidence<'a> {
         let hint = hints::find(source, context.now);
         Self {
             status,
+            restated,
+            reading,
             text,
             found,
             code: structured.code,
@@ -100,6 +115,8 @@ impl<'a> Evidence<'a> {
     pub(super) fn without_answer(status: u16, context: &'a ClassifyContext<'a>) -> Self {
         Self {
             status,
+            restated: None,
+            reading: Reading::default(),
             text: String::new(),
             found: Found::default(),
             code: String::new(),
@@ -192,12 +209,12 @@ impl Structured {
     }
 }
 
-/// The status an error inside a 200 stream amounts to: its number, else by its type or code, else 502.
-fn embedded_status(structured: &Structured) -> u16 {
-    structured.number.unwrap_or_else(|| {
+/// The status an error inside a 200 stream amounts to: its number, else by its type or code.
+fn embedded_status(structured: &Structured) -> Option<u16> {
+    structured.number.or_else(|| {
         phrases::EMBEDDED_STATUSES
             .iter()
             .find(|(word, _)| structured.kind == *word || structured.code == *word)
-            .map_or(502, |(_, status)| *status)
+            .map(|(_, status)| *status)
     })
 }

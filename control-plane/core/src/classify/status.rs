@@ -3,13 +3,14 @@
 //! Each rule looks at the evidence and answers or passes; the first answer stands. To add a rule, add a
 //! function to [`RULES`] at its place; to add a wording, add it to `phrases`. Rules about quotas are in `quota`.
 
-use crate::settings::ProviderClass;
+use crate::ids::RuleId;
+use crate::settings::{ProviderClass, RuleScope};
 
 use super::evidence::Evidence;
 use super::phrases::{self, Family};
 use super::{
-    Classification, Consequence, CooldownLength, HintSource, LockLength, Reason, RetryHint,
-    TRIP_STATUSES, TerminalKind, quota,
+    Classification, Consequence, CooldownLength, HintSource, LockLength, Origin, Reason, RetryHint,
+    TRIP_STATUSES, TerminalKind, quota, rules,
 };
 
 /// Cooldown of a path that does not exist, in ms (§3.3-5).
@@ -35,13 +36,15 @@ pub(super) enum RowLength {
 }
 
 /// What a rule answers.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Verdict {
     reason: Reason,
     consequence: Consequence,
     account_fallback: bool,
     request_scoped: bool,
     skip_breaker: bool,
+    rule: Option<RuleId>,
+    scope: Option<RuleScope>,
 }
 
 impl Verdict {
@@ -53,6 +56,8 @@ impl Verdict {
             account_fallback: false,
             request_scoped: true,
             skip_breaker: true,
+            rule: None,
+            scope: None,
         }
     }
 
@@ -61,13 +66,56 @@ impl Verdict {
         Self::with(reason, Consequence::RecordError)
     }
 
-    fn with(reason: Reason, consequence: Consequence) -> Self {
+    pub(super) fn with(reason: Reason, consequence: Consequence) -> Self {
         Self {
             reason,
             consequence,
             account_fallback: true,
             request_scoped: false,
             skip_breaker: false,
+            rule: None,
+            scope: None,
+        }
+    }
+
+    /// The connection needs a human or a new credential.
+    pub(super) fn ends_connection(&self) -> bool {
+        matches!(self.consequence, Consequence::EndConnection(_))
+    }
+
+    /// A rule spoke.
+    pub(super) fn by_rule(self, id: &RuleId) -> Self {
+        Self {
+            rule: Some(id.clone()),
+            ..self
+        }
+    }
+
+    /// An honoured rule acts on this. Where a whole provider is left alone no account of it can do better.
+    pub(super) fn of_scope(self, scope: RuleScope) -> Self {
+        Self {
+            scope: Some(scope),
+            account_fallback: scope != RuleScope::Provider,
+            ..self
+        }
+    }
+
+    /// The same for another reason and, if something is left alone, for so many ms.
+    pub(super) fn relabelled(self, reason: Reason, ms: Option<u64>) -> Self {
+        let consequence = match (self.consequence, ms) {
+            (Consequence::CoolConnection(_), Some(ms)) => {
+                Consequence::CoolConnection(CooldownLength::Flat(ms))
+            }
+            (Consequence::LockModel(_), Some(ms)) => Consequence::LockModel(LockLength::Exact {
+                ms,
+                authoritative: false,
+            }),
+            (unchanged, _) => unchanged,
+        };
+        Self {
+            reason,
+            consequence,
+            ..self
         }
     }
 
@@ -133,6 +181,12 @@ impl Verdict {
             network: false,
             request_scoped: self.request_scoped,
             hint,
+            advertised_ms: None,
+            scope: self.scope,
+            origin: self.rule.map(|rule| Origin {
+                rule,
+                original_status: None,
+            }),
         }
     }
 }
@@ -146,9 +200,11 @@ const RULES: &[Rule] = &[
     foreign_response,
     supervised_outage,
     deactivated,
+    rules::banned_by_phrase,
     retired_model,
     endpoint_moved,
     suspended_for_billing,
+    rules::provider_rule,
     quota::metric_of_gemini,
     out_of_credits,
     request_scoped,
@@ -199,7 +255,7 @@ pub(super) fn trusted_hint(evidence: &Evidence<'_>) -> Option<RetryHint> {
     evidence.hint.filter(|_| evidence.context.trust_hints)
 }
 
-fn cooldown_length(evidence: &Evidence<'_>, length: RowLength) -> CooldownLength {
+pub(super) fn cooldown_length(evidence: &Evidence<'_>, length: RowLength) -> CooldownLength {
     match length {
         RowLength::Backoff => trusted_hint(evidence).map_or(CooldownLength::Ladder, |hint| {
             CooldownLength::Hint(hint.wait_ms)
@@ -212,7 +268,7 @@ fn cooldown_length(evidence: &Evidence<'_>, length: RowLength) -> CooldownLength
     }
 }
 
-fn lock_length(evidence: &Evidence<'_>, length: RowLength) -> LockLength {
+pub(super) fn lock_length(evidence: &Evidence<'_>, length: RowLength) -> LockLength {
     let ladder = LockLength::Ladder {
         base_ms: evidence.context.base_cooldown_ms,
     };
@@ -291,7 +347,7 @@ fn suspended_for_billing(evidence: &Evidence<'_>) -> Option<Verdict> {
 }
 
 /// Where quotas are per model, only an empty wallet ends the account (§3.3-4f).
-fn out_of_credits(evidence: &Evidence<'_>) -> Option<Verdict> {
+pub(super) fn out_of_credits(evidence: &Evidence<'_>) -> Option<Verdict> {
     if !evidence.believed {
         return None;
     }
@@ -429,7 +485,7 @@ fn generic_text(evidence: &Evidence<'_>) -> Option<Verdict> {
     phrases::GENERIC
         .iter()
         .find(|row| evidence.says(row.family))
-        .map(|row| Verdict::cool(evidence, row.length, row.reason))
+        .map(|row| rules::labelled(evidence, Verdict::cool(evidence, row.length, row.reason)))
 }
 
 /// A 400 that nothing above claimed (§7.3, decision 50).
@@ -495,7 +551,7 @@ fn by_status(evidence: &Evidence<'_>) -> Option<Verdict> {
         }
         _ => return None,
     };
-    Some(verdict)
+    Some(rules::labelled(evidence, verdict))
 }
 
 /// Whatever is left cools for the base and does not grow (§3.3-8).

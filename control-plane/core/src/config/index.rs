@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
+use crate::classify::RuleBooks;
 use crate::ids::{ComboName, ConnectionId, ModelId, ProviderId};
 use crate::settings::{Overrides, ProviderPolicy};
 
@@ -80,6 +81,7 @@ fn providers(
     connections: &[Arc<Connection>],
     overrides: &Overrides,
 ) -> BTreeMap<ProviderId, ProviderEntry> {
+    let books = RuleBooks::new(&document.settings);
     let mut entries: BTreeMap<ProviderId, ProviderEntry> = document
         .providers
         .iter()
@@ -88,7 +90,12 @@ fn providers(
             let url = base_url::without_trailing_slash(&provider.base_url);
             url.clone_into(&mut written.base_url);
             let entry = ProviderEntry {
-                policy: ProviderPolicy::resolve(&document.settings, provider, overrides),
+                policy: ProviderPolicy::resolve_with(
+                    &document.settings,
+                    provider,
+                    overrides,
+                    &books,
+                ),
                 models: provider.models.iter().cloned().collect(),
                 provider: written,
                 connections: Vec::new(),

@@ -195,6 +195,7 @@ pub(super) fn no_account(target: &ComboTarget) -> Exclusion {
         reason: ExclusionReason::Unavailable,
         until: None,
         cause: None,
+        origin: None,
     }
 }
 
@@ -207,6 +208,7 @@ pub(super) fn exclusion(target: &ComboTarget, connection: &ConnectionId, hit: &H
         reason: hit.reason,
         until: hit.until,
         cause: hit.cause,
+        origin: hit.origin.clone(),
     }
 }
 

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use crate::classify::{Classification, Reason};
 use crate::config::{ComboTarget, Config};
 use crate::ids::{ConnectionId, ModelId, ProviderId};
+use crate::settings::RuleScope;
 
 use super::PriorAttempt;
 
@@ -28,6 +29,8 @@ pub(super) enum Effect {
     Nothing,
     /// The connection, for a pinned target, else the whole provider.
     PinnedOrProvider,
+    /// The connection that was used, pinned or not.
+    Connection,
     /// The whole provider.
     Provider,
     /// The provider's accounts may be used although they cool down.
@@ -47,6 +50,11 @@ pub(super) fn effect(classification: &Classification, per_model_quota: bool) -> 
         classification.request_scoped || matches!(reason, Reason::Local | Reason::ClientFault);
     match status {
         _ if of_this_request => (Effect::Nothing, false),
+        _ if classification.scope == Some(RuleScope::Provider) => (Effect::Provider, true),
+        // The model is locked; other models of the provider are not concerned.
+        _ if classification.scope == Some(RuleScope::Model) => (Effect::Nothing, true),
+        // The cooldown filter stays active for the provider's other accounts (`routing.md` §4.3).
+        _ if classification.is_connection_quota() => (Effect::Connection, true),
         401 | 403 => (Effect::PinnedOrProvider, true),
         _ if reason == Reason::QuotaExhausted && !per_model_quota => (Effect::Provider, true),
         429 => (Effect::Transient, false),
@@ -81,6 +89,9 @@ impl<'a> Exhaustion<'a> {
                     self.providers.insert(&target.provider);
                 }
             },
+            Effect::Connection => {
+                self.connections.insert(&last.attempt.connection);
+            }
             Effect::Provider => {
                 self.providers.insert(&target.provider);
             }

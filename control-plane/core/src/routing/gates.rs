@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use crate::breaker::Phase;
-use crate::classify::Reason;
+use crate::classify::{Origin, Reason};
 use crate::config::{ComboTarget, Connection, ProviderEntry};
 use crate::ids::ConnectionId;
 use crate::lockout;
@@ -47,7 +47,7 @@ pub(super) struct Candidate<'a> {
 }
 
 /// What a gate found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Hit {
     /// Which gate.
     pub(super) reason: ExclusionReason,
@@ -57,6 +57,8 @@ pub(super) struct Hit {
     pub(super) until: Option<Timestamp>,
     /// Why what excludes came about.
     pub(super) cause: Option<Reason>,
+    /// Which rule said so, if one did.
+    pub(super) origin: Option<Origin>,
 }
 
 type Gate = fn(&Candidate<'_>) -> Option<Hit>;
@@ -91,6 +93,7 @@ impl Hit {
             whole_target: false,
             until: None,
             cause: None,
+            origin: None,
         }
     }
 
@@ -131,16 +134,23 @@ fn protocol_mismatch(candidate: &Candidate<'_>) -> Option<Hit> {
 fn terminal(candidate: &Candidate<'_>) -> Option<Hit> {
     let state = candidate.state?;
     let terminal = state.terminal.as_ref()?;
+    let error = state.last_error.as_ref();
     Some(Hit {
-        cause: state.last_error.as_ref().map(|error| error.reason),
+        cause: error.map(|error| error.reason),
+        origin: error.and_then(|error| error.origin.clone()),
         ..Hit::of_account(ExclusionReason::Terminal(terminal.kind))
     })
 }
 
-/// 0d: switched off, or nothing to authenticate with.
+/// 0d: switched off, by the operator or with a ban, or nothing to authenticate with.
 fn disabled(candidate: &Candidate<'_>) -> Option<Hit> {
     let connection = candidate.connection;
-    let usable = connection.enabled && (candidate.input.has_credential)(&connection.id);
+    let switched_off = candidate
+        .state
+        .and_then(|state| state.terminal.as_ref())
+        .is_some_and(|terminal| terminal.switched_off);
+    let usable =
+        connection.enabled && !switched_off && (candidate.input.has_credential)(&connection.id);
     (!usable).then(|| Hit::of_account(ExclusionReason::Disabled))
 }
 
@@ -165,6 +175,7 @@ fn connection_cooldown(candidate: &Candidate<'_>) -> Option<Hit> {
     cooldown.is_running(candidate.at).then(|| Hit {
         until: cooldown.until,
         cause: cooldown.reason,
+        origin: cooldown.origin.clone(),
         ..Hit::of_account(ExclusionReason::ConnectionCooldown)
     })
 }
@@ -188,6 +199,7 @@ fn model_lockout(candidate: &Candidate<'_>) -> Option<Hit> {
     Some(Hit {
         until: Some(lock.until),
         cause: Some(lock.reason),
+        origin: lock.origin.clone(),
         ..Hit::of_account(ExclusionReason::ModelLockout)
     })
 }

@@ -13,7 +13,6 @@ use std::fmt::Write as _;
 
 use crate::classify::{Classification, Reason};
 
-use super::driver::hint_remaining_ms;
 use super::exclusion::Exclusions;
 use super::exhaustion::is_input_bound;
 use super::progress::results;
@@ -233,15 +232,18 @@ pub(super) fn of_client(last: &PriorAttempt, attempted: usize, route: &Route<'_>
     }
 }
 
-/// The earliest hint of any attempt, where the final status may carry one.
+/// The earliest wait that any attempt's upstream asked for or a restatement advertises, where the final status may
+/// carry one.
 fn retry_after(input: &Input<'_>, attempts: &[PriorAttempt], status: u16) -> Option<u64> {
     if !RETRY_AFTER_ELIGIBLE_STATUSES.contains(&status) {
         return None;
     }
     attempts
         .iter()
-        .filter(|attempt| attempt.classification.hint.is_some())
-        .map(|attempt| hint_remaining_ms(attempt, input.now).unwrap_or(0))
+        .filter_map(|attempt| {
+            let wait_ms = attempt.classification.client_wait_ms()?;
+            Some(attempt.failed_at.plus_ms(wait_ms).remaining_ms(input.now))
+        })
         .min()
         .map(whole_seconds)
 }

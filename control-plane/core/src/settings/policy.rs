@@ -4,6 +4,7 @@
 //! `sessions-and-streams.md` §3.3).
 
 use crate::breaker::BreakerPolicy;
+use crate::classify::RuleBooks;
 use crate::config::{Provider, base_url};
 use crate::cooldown::CooldownPolicy;
 use crate::daily_reset::DailyReset;
@@ -82,6 +83,16 @@ impl ProviderPolicy {
     /// The numbers that hold for a provider.
     #[must_use]
     pub fn resolve(settings: &Settings, provider: &Provider, overrides: &Overrides) -> Self {
+        Self::resolve_with(settings, provider, overrides, &RuleBooks::new(settings))
+    }
+
+    /// The same with the rule books of these settings, which one configuration makes once.
+    pub(crate) fn resolve_with(
+        settings: &Settings,
+        provider: &Provider,
+        overrides: &Overrides,
+        books: &RuleBooks<'_>,
+    ) -> Self {
         let class = ProviderClass::of(provider);
         let (breaker, cooldown) = class_settings(settings, class);
         let defaults = class_defaults(class);
@@ -106,6 +117,7 @@ impl ProviderPolicy {
                 ..lockout_policy(&settings.model_lockout, breaker.reset_timeout_ms)
             },
             breaker,
+            rules: books.of(&provider.id),
         }
     }
 }

@@ -10,7 +10,7 @@
 mod connection;
 mod provider;
 
-use crate::classify::{Classification, ClassifyContext, classify};
+use crate::classify::{Classification, ClassifyContext, Origin, classify};
 use crate::config::Connection;
 use crate::ids::{AttemptId, ConnectionId, ProviderId};
 use crate::outcome::{Attempt, AttemptOutcome, Outcome};
@@ -128,6 +128,7 @@ pub fn apply_classified(
         ..*judged
     };
     let mut log = Log::new(provider, judged.at, Some(attempt.id));
+    log.origin.clone_from(&judged.classification.origin);
     let Subject {
         provider: provider_state,
         connection,
@@ -233,6 +234,7 @@ struct Log<'a> {
     provider: &'a ProviderId,
     at: Timestamp,
     attempt: Option<AttemptId>,
+    origin: Option<Origin>,
     transitions: Vec<Transition>,
 }
 
@@ -242,6 +244,7 @@ impl<'a> Log<'a> {
             provider,
             at,
             attempt,
+            origin: None,
             transitions: Vec::new(),
         }
     }
@@ -272,6 +275,7 @@ impl<'a> Log<'a> {
             connection,
             kind,
             attempt: self.attempt,
+            origin: self.origin.clone(),
         });
     }
 

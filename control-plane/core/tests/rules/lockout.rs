@@ -42,6 +42,7 @@ fn put(world: &mut World, until: u64, count: u32, last_failure_at: u64) {
         last_failure_at: Timestamp(last_failure_at),
         last_cooldown_ms: until.saturating_sub(last_failure_at),
         reason: Reason::ServerError,
+        origin: None,
         locked_at: Timestamp(0),
         escalated: Mark::Never,
         changed: Mark::Never,

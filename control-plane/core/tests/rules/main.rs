@@ -18,6 +18,8 @@ mod quotas;
 #[cfg(test)]
 mod restore;
 #[cfg(test)]
+mod rules;
+#[cfg(test)]
 mod terminal;
 #[cfg(test)]
 mod world;

@@ -2,9 +2,9 @@
 
 use proptest::prelude::*;
 use tidegate_core::breaker::{Breaker, BreakerStatus};
-use tidegate_core::classify::{Reason, TerminalKind};
+use tidegate_core::classify::{Origin, Reason, TerminalKind};
 use tidegate_core::cooldown::{Cooldown, LastError, Terminal};
-use tidegate_core::ids::ModelId;
+use tidegate_core::ids::{ModelId, RuleId};
 use tidegate_core::lockout::{LockKey, ModelLock};
 use tidegate_core::settings::ProviderClass;
 use tidegate_core::state::restore::restore;
@@ -53,19 +53,31 @@ fn reasons() -> impl Strategy<Value = Reason> {
     prop_oneof![Just(Reason::ServerError), Just(Reason::AuthError)]
 }
 
+fn origins() -> impl Strategy<Value = Option<Origin>> {
+    let ids = prop_oneof![Just("a"), Just("b")];
+    prop::option::of(
+        (ids, prop::option::of(400..402_u16)).prop_map(|(id, status)| Origin {
+            rule: RuleId::new(id).unwrap(),
+            original_status: status,
+        }),
+    )
+}
+
 fn cooldowns() -> impl Strategy<Value = Cooldown> {
     (
         times(),
         0..3_u32,
         prop::option::of(reasons()),
+        origins(),
         marks(),
         marks(),
     )
         .prop_map(
-            |(until, backoff_level, reason, escalated, changed)| Cooldown {
+            |(until, backoff_level, reason, origin, escalated, changed)| Cooldown {
                 until,
                 backoff_level,
                 reason,
+                origin,
                 escalated,
                 changed,
             },
@@ -74,29 +86,34 @@ fn cooldowns() -> impl Strategy<Value = Cooldown> {
 
 fn terminals() -> impl Strategy<Value = Option<Terminal>> {
     let kinds = prop_oneof![Just(TerminalKind::Banned), Just(TerminalKind::Expired)];
-    prop::option::of((kinds, 0..2_u64).prop_map(|(kind, since)| Terminal {
+    let parts = (kinds, 0..2_u64, any::<bool>());
+    prop::option::of(parts.prop_map(|(kind, since, switched_off)| Terminal {
         kind,
         since: Timestamp(since),
         credential_version: 0,
+        switched_off,
     }))
 }
 
 fn locks() -> impl Strategy<Value = Vec<ModelLock>> {
-    let lock = (times(), 1..4_u32, reasons(), marks());
+    let lock = (times(), 1..4_u32, reasons(), origins(), marks());
     prop::collection::btree_map(0..3_u8, lock, 0..3).prop_map(|locks| {
         locks
             .into_iter()
-            .map(|(name, (until, failure_count, reason, mark))| ModelLock {
-                key: LockKey::Model(ModelId::new(format!("m{name}")).unwrap()),
-                until: until.unwrap_or_default(),
-                failure_count,
-                last_failure_at: NOW,
-                last_cooldown_ms: u64::from(failure_count) * 10,
-                reason,
-                locked_at: Timestamp(u64::from(failure_count)),
-                escalated: mark,
-                changed: mark,
-            })
+            .map(
+                |(name, (until, failure_count, reason, origin, mark))| ModelLock {
+                    key: LockKey::Model(ModelId::new(format!("m{name}")).unwrap()),
+                    until: until.unwrap_or_default(),
+                    failure_count,
+                    last_failure_at: NOW,
+                    last_cooldown_ms: u64::from(failure_count) * 10,
+                    reason,
+                    origin,
+                    locked_at: Timestamp(u64::from(failure_count)),
+                    escalated: mark,
+                    changed: mark,
+                },
+            )
             .collect()
     })
 }
@@ -108,10 +125,11 @@ fn connections() -> impl Strategy<Value = StateValue> {
         0..2_u64,
         times(),
         reasons(),
+        origins(),
         locks(),
     )
         .prop_map(
-            |(cooldown, terminal, credential_version, seen, reason, locks)| {
+            |(cooldown, terminal, credential_version, seen, reason, origin, locks)| {
                 StateValue::Connection(ConnectionState {
                     cooldown,
                     terminal,
@@ -120,6 +138,7 @@ fn connections() -> impl Strategy<Value = StateValue> {
                         status: 503,
                         reason,
                         at,
+                        origin,
                     }),
                     last_counted_failure_at: seen,
                     locks,
@@ -363,6 +382,7 @@ fn nothing_that_matters_is_forgotten() {
         last_failure_at: NOW,
         last_cooldown_ms: 7_200_000,
         reason: Reason::ServerError,
+        origin: None,
         locked_at: NOW,
         escalated: Mark::Never,
         changed: Mark::Never,

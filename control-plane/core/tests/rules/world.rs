@@ -33,6 +33,11 @@ impl World {
     }
 
     pub(crate) fn named(provider: &str, class: ProviderClass) -> Self {
+        Self::under(provider, class, &Settings::default())
+    }
+
+    /// The same under other settings.
+    pub(crate) fn under(provider: &str, class: ProviderClass, settings: &Settings) -> Self {
         let id = ProviderId::new(provider).unwrap();
         let written = Provider {
             id: id.clone(),
@@ -43,7 +48,7 @@ impl World {
             per_model_quota: false,
             account_strategy: Default::default(),
         };
-        let policy = ProviderPolicy::resolve(&Settings::default(), &written, &Overrides::default());
+        let policy = ProviderPolicy::resolve(settings, &written, &Overrides::default());
         let mut world = Self {
             provider: id,
             policy,
@@ -249,5 +254,6 @@ pub(crate) fn terminal(kind: tidegate_core::classify::TerminalKind) -> Terminal 
         kind,
         since: Timestamp(0),
         credential_version: 0,
+        switched_off: false,
     }
 }

@@ -59,10 +59,17 @@ pub(crate) async fn run(
 }
 
 fn reason(exclusion: &Exclusion) -> String {
-    if exclusion.cause.is_empty() {
+    let mut why = exclusion.cause.clone();
+    if !exclusion.rule.is_empty() {
+        why = format!("{why} by rule {}", exclusion.rule);
+    }
+    if let Some(status) = exclusion.original_status {
+        why = format!("{why}, upstream said {status}");
+    }
+    if why.is_empty() {
         exclusion.reason.clone()
     } else {
-        format!("{} ({})", exclusion.reason, exclusion.cause)
+        format!("{} ({})", exclusion.reason, why.trim_start())
     }
 }
 
@@ -89,6 +96,8 @@ fn as_value(explained: &ExplainResponse) -> Value {
                     json!({
                         "reason": exclusion.reason,
                         "cause": exclusion.cause,
+                        "rule": exclusion.rule,
+                        "originalStatus": exclusion.original_status,
                         "remainingMs": exclusion.remaining_ms,
                         "untilUnixMs": exclusion.until_unix_ms,
                     })

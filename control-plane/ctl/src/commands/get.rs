@@ -97,12 +97,16 @@ async fn connections(client: &mut Client, output: Output) -> Result<Listing, Fai
         "provider",
         "priority",
         "state",
+        "terminal",
         "cooldown",
+        "until",
         "level",
         "locked models",
         "last error",
         "reason",
         "last error at",
+        "rule",
+        "upstream said",
         "credential",
     ]);
     for connection in answer.connections {
@@ -111,12 +115,16 @@ async fn connections(client: &mut Client, output: Output) -> Result<Listing, Fai
             json!(connection.provider),
             json!(connection.priority),
             json!(connection.state),
+            json!(connection.terminal),
             time_left(connection.cooldown_remaining_ms, output),
+            moment_value(connection.cooldown_until_unix_ms),
             json!(connection.backoff_level),
             json!(connection.locked_models),
             json!(connection.last_error_status),
             json!(connection.last_error_reason),
             moment_value(connection.last_error_unix_ms),
+            json!(connection.rule),
+            json!(connection.original_status),
             json!(connection.credential_version),
         ]);
     }
@@ -161,6 +169,8 @@ async fn lockouts(client: &mut Client, output: Output) -> Result<Listing, Failur
         "remaining",
         "failures",
         "until",
+        "rule",
+        "upstream said",
     ]);
     for lockout in answer.lockouts {
         listing.push(vec![
@@ -171,6 +181,8 @@ async fn lockouts(client: &mut Client, output: Output) -> Result<Listing, Failur
             time_left(Some(lockout.remaining_ms), output),
             json!(lockout.failure_count),
             moment_value(Some(lockout.until_unix_ms)),
+            json!(lockout.rule),
+            json!(lockout.original_status),
         ]);
     }
     Ok(listing)
@@ -182,7 +194,16 @@ async fn transitions(client: &mut Client) -> Result<Listing, Failure> {
         limit: 0,
     });
     let answer = service.list_transitions(request).await?.into_inner();
-    let mut listing = Listing::new(&["at", "provider", "connection", "kind", "change", "attempt"]);
+    let mut listing = Listing::new(&[
+        "at",
+        "provider",
+        "connection",
+        "kind",
+        "change",
+        "rule",
+        "upstream said",
+        "attempt",
+    ]);
     for transition in answer.transitions {
         listing.push(vec![
             moment_value(Some(transition.at_unix_ms)),
@@ -190,6 +211,8 @@ async fn transitions(client: &mut Client) -> Result<Listing, Failure> {
             json!(transition.connection),
             json!(transition.kind),
             json!(transition.description),
+            json!(transition.rule),
+            json!(transition.original_status),
             json!(transition.attempt),
         ]);
     }

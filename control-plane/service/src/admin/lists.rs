@@ -9,7 +9,7 @@ use tidegate_core::routing::View as _;
 use tidegate_core::state::{ConnectionState, ProviderState, Transition, TransitionKind};
 use tidegate_core::time::Timestamp;
 use tidegate_proto::admin::v1 as proto;
-use tidegate_wire::routing::serde_word;
+use tidegate_wire::routing::{original_status, rule_word, serde_word};
 
 use crate::config::Current;
 
@@ -94,10 +94,13 @@ fn connection(
     let cooling = state.cooldown.is_running(now);
     let word = match &state.terminal {
         _ if !config.enabled => "disabled".to_owned(),
+        Some(terminal) if terminal.switched_off => "disabled".to_owned(),
         Some(terminal) => serde_word(&terminal.kind),
         None if cooling => "unavailable".to_owned(),
         None => "active".to_owned(),
     };
+    let error = state.last_error.as_ref();
+    let origin = error.and_then(|error| error.origin.as_ref());
     let locked = state
         .locks
         .iter()
@@ -110,15 +113,24 @@ fn connection(
         state: word,
         cooldown_remaining_ms: cooling.then(|| state.cooldown.remaining_ms(now)),
         backoff_level: state.cooldown.backoff_level,
-        last_error_status: state.last_error.as_ref().map(|it| u32::from(it.status)),
-        last_error_reason: state
-            .last_error
-            .as_ref()
-            .map(|it| serde_word(&it.reason))
+        last_error_status: error.map(|error| u32::from(error.status)),
+        last_error_reason: error
+            .map(|error| serde_word(&error.reason))
             .unwrap_or_default(),
-        last_error_unix_ms: state.last_error.as_ref().map(|it| it.at.0),
+        last_error_unix_ms: error.map(|error| error.at.0),
         credential_version,
         locked_models: u32::try_from(locked).unwrap_or(u32::MAX),
+        cooldown_until_unix_ms: cooling
+            .then_some(state.cooldown.until)
+            .flatten()
+            .map(|until| until.0),
+        rule: rule_word(origin),
+        original_status: original_status(origin),
+        terminal: state
+            .terminal
+            .as_ref()
+            .map(|terminal| serde_word(&terminal.kind))
+            .unwrap_or_default(),
     }
 }
 
@@ -132,6 +144,8 @@ fn lockout(config: &Connection, lock: &ModelLock, now: Timestamp) -> proto::Lock
         failure_count: lock.failure_count,
         until_unix_ms: lock.until.0,
         locked_at_unix_ms: lock.locked_at.0,
+        rule: rule_word(lock.origin.as_ref()),
+        original_status: original_status(lock.origin.as_ref()),
     }
 }
 
@@ -192,5 +206,7 @@ pub(crate) fn transition(transition: &Transition) -> proto::Transition {
             .attempt
             .map(|attempt| attempt.to_string())
             .unwrap_or_default(),
+        rule: rule_word(transition.origin.as_ref()),
+        original_status: original_status(transition.origin.as_ref()),
     }
 }

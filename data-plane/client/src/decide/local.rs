@@ -60,7 +60,7 @@ impl Local<'_> {
         };
         Answer {
             decision: self.step(ask, decision, probe),
-            classification: prior.as_ref().map(|prior| prior.classification),
+            classification: prior.as_ref().map(|prior| prior.classification.clone()),
             failed_at: prior.map_or(self.now, |prior| prior.failed_at),
             next_target_same_provider,
             combo,

@@ -10,7 +10,9 @@ use tidegate_proto::common::v1 as common;
 use tidegate_proto::routing::v1 as proto;
 use tidegate_wire::WireError;
 use tidegate_wire::attempt::{from_proto, id_to_proto, outcome_to_proto, to_proto};
-use tidegate_wire::routing::{classification_from_proto, protocol_to_proto, so_far_to_proto};
+use tidegate_wire::routing::{
+    classification_from_proto, origin_from_proto, protocol_to_proto, so_far_to_proto,
+};
 
 use crate::port::{Answer, Ask, Deadlines, Dispatch, Step};
 
@@ -168,6 +170,7 @@ fn exclusion(message: common::Exclusion) -> Option<Exclusion> {
         reason: reason(&message.reason)?,
         until: message.until_unix_ms.map(Timestamp),
         cause: cause(&message.cause),
+        origin: origin_from_proto(&message.rule, message.original_status),
     })
 }
 

@@ -235,7 +235,7 @@ async fn a_failing_request_sees_its_own_failure_at_once_here_too() {
     });
     let second = setting.client.decide(next).await;
     assert!(second.local);
-    assert_eq!(second.classification.unwrap().status, 401);
+    assert_eq!(second.classification.as_ref().unwrap().status, 401);
     assert_eq!(connection(&second), "b1");
     assert!(!second.next_target_same_provider);
 }

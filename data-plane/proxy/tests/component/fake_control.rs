@@ -158,7 +158,7 @@ impl FakeControl {
         };
         Answer {
             decision: self.step(ask, decision),
-            classification: prior.as_ref().map(|prior| prior.classification),
+            classification: prior.as_ref().map(|prior| prior.classification.clone()),
             failed_at: prior.map_or(now, |prior| prior.failed_at),
             next_target_same_provider,
             combo: route.is_some_and(|route| route.combo.is_some()),

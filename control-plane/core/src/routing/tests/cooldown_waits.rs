@@ -223,6 +223,7 @@ fn a_terminal_account_is_not_waited_for() {
         kind: crate::classify::TerminalKind::Banned,
         since: START,
         credential_version: 1,
+        switched_off: false,
     });
     world.connection_state("k1", state);
     assert_eq!(world.reject().status, 404);

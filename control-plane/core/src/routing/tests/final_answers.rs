@@ -122,6 +122,7 @@ fn locked(model: &str, left_ms: u64) -> ConnectionState {
                 authoritative: true,
             },
             reason: Reason::QuotaExhausted,
+            origin: None,
             at: START,
             decided_on: Version::default(),
         },

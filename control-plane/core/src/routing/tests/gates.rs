@@ -16,6 +16,7 @@ fn terminal(kind: TerminalKind) -> ConnectionState {
             kind,
             since: START,
             credential_version: 1,
+            switched_off: false,
         }),
         ..ConnectionState::default()
     }

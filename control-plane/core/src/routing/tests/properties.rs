@@ -6,6 +6,7 @@ use super::*;
 use crate::classify::{
     Consequence, CooldownLength, HintSource, LockLength, RetryHint, TerminalKind,
 };
+use crate::settings::RuleScope;
 
 fn reasons() -> impl Strategy<Value = Reason> {
     prop::sample::select(vec![
@@ -32,6 +33,7 @@ fn consequences() -> impl Strategy<Value = Consequence> {
         any::<u64>().prop_map(|ms| Consequence::CoolConnection(CooldownLength::Hint(ms))),
         any::<u64>().prop_map(|ms| Consequence::CoolConnection(CooldownLength::Flat(ms))),
         Just(Consequence::EndConnection(TerminalKind::Banned)),
+        prop::option::of(any::<u64>()).prop_map(Consequence::HoldProvider),
         any::<u64>().prop_map(|ms| Consequence::LockModel(LockLength::Exact {
             ms,
             authoritative: true
@@ -48,6 +50,13 @@ prop_compose! {
         consequence in consequences(),
         flags in any::<[bool; 5]>(),
         hint in prop::option::of(any::<u64>()),
+        advertised in prop::option::of(any::<u64>()),
+        scope in prop::sample::select(vec![
+            None,
+            Some(RuleScope::Model),
+            Some(RuleScope::Connection),
+            Some(RuleScope::Provider),
+        ]),
     ) -> Classification {
         let [success, account_fallback, counts_for_breaker, network, request_scoped] = flags;
         Classification {
@@ -60,6 +69,9 @@ prop_compose! {
             network,
             request_scoped,
             hint: hint.map(|wait_ms| RetryHint { wait_ms, source: HintSource::Header }),
+            advertised_ms: advertised,
+            scope,
+            origin: None,
         }
     }
 }
@@ -135,7 +147,7 @@ proptest! {
         for _ in 0..MAX_STEPS {
             match world.decide() {
                 Decision::Dispatch(dispatch) => {
-                    let classification = script[attempts % script.len()];
+                    let classification = script[attempts % script.len()].clone();
                     attempts += 1;
                     let failed = prior(&dispatch, classification, world.now, attempts);
                     world.so_far.attempts.push(failed);

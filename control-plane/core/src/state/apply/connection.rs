@@ -120,15 +120,15 @@ fn failure(
         Consequence::CoolConnection(length) => {
             cool(state, config, length, judged, policy, log);
         }
-        Consequence::EndConnection(kind) => end(state, kind, judged, log),
-        Consequence::LockModel(_) => record_error(state, judged),
+        Consequence::EndConnection(kind) => end(state, kind, judged, policy, log),
+        Consequence::LockModel(_) | Consequence::HoldProvider(_) => record_error(state, judged),
         Consequence::CountRefusal => match state.refusals.refuse(judged.at, attempt.decided_on) {
             Refusal::SameEpisode => {}
             Refusal::Cool(ms) => {
                 state.cooldown.changed = Mark::ThisWrite;
                 cool(state, config, CooldownLength::Flat(ms), judged, policy, log);
             }
-            Refusal::Ban => end(state, TerminalKind::Banned, judged, log),
+            Refusal::Ban => end(state, TerminalKind::Banned, judged, policy, log),
         },
     }
     lock_model(state, judged, policy, log);
@@ -147,9 +147,12 @@ fn record_error(state: &mut ConnectionState, judged: &Judged<'_>) {
         status: judged.classification.status,
         reason: judged.classification.reason,
         at: judged.at,
+        origin: judged.classification.origin.clone(),
     };
     if let Some(last) = &state.last_error {
-        let same = last.status == error.status && last.reason == error.reason;
+        let same = last.status == error.status
+            && last.reason == error.reason
+            && last.origin == error.origin;
         let repeated = same && error.at.ms_since(last.at) < REPEATED_ERROR_MS;
         if last.at > error.at || repeated {
             return;
@@ -170,6 +173,7 @@ fn cool(
     let failure = CoolingFailure {
         length,
         reason: judged.classification.reason,
+        origin: judged.classification.origin.clone(),
         at: judged.at,
         decided_on: judged.attempt.decided_on,
     };
@@ -195,15 +199,24 @@ fn cool(
     }
 }
 
-/// Makes the connection terminal, also while it cools; a terminal state has no end by time.
-fn end(state: &mut ConnectionState, kind: TerminalKind, judged: &Judged<'_>, log: &mut Log<'_>) {
+/// Makes the connection terminal, also while it cools; a terminal state has no end by time. A ban may switch the
+/// connection off as well (`failure-state.md` §3.8-20).
+fn end(
+    state: &mut ConnectionState,
+    kind: TerminalKind,
+    judged: &Judged<'_>,
+    policy: &ProviderPolicy,
+    log: &mut Log<'_>,
+) {
     state.terminal = Some(crate::cooldown::Terminal {
         kind,
         since: judged.at,
         credential_version: judged.attempt.credential_version,
+        switched_off: kind == TerminalKind::Banned && policy.rules.auto_disable(),
     });
     state.cooldown.until = None;
     state.cooldown.reason = None;
+    state.cooldown.origin = None;
     state.cooldown.changed = Mark::ThisWrite;
     record_error(state, judged);
     log.connection(
@@ -230,6 +243,7 @@ fn lock_model(
         key: lockout::key_for(classification.status, &attempt.provider, &attempt.model),
         length,
         reason: classification.reason,
+        origin: classification.origin.clone(),
         at: judged.at,
         decided_on: attempt.decided_on,
     };
@@ -256,8 +270,13 @@ fn lock_length(judged: &Judged<'_>, policy: &ProviderPolicy) -> Option<LockLengt
         | Consequence::RecordError
         | Consequence::CoolConnection(_)
         | Consequence::EndConnection(_)
+        | Consequence::HoldProvider(_)
         | Consequence::CountRefusal => None,
     };
+    if classification.scope.is_some() {
+        // The rule says what is locked and how long; the switch adds nothing (decisions 18 and 21).
+        return classified;
+    }
     let switched = judged.combo
         && policy.lockout.enabled
         && !classification.request_scoped

@@ -5,6 +5,7 @@
 //! credential caused within its version, an end with its reason.
 
 use crate::breaker::{Breaker, BreakerStatus, Probe};
+use crate::classify::{Origin, Reason, TerminalKind};
 use crate::cooldown::{Cooldown, LastError, RefusalStreak, Terminal};
 use crate::ids::AttemptId;
 use crate::lockout::{MAX_LOCKS, ModelLock};
@@ -116,20 +117,27 @@ impl<T: Clone> MaxBy<T> for Option<&T> {
     }
 }
 
-fn terminal_order(terminal: &Terminal) -> (u64, Timestamp, crate::classify::TerminalKind) {
-    (terminal.credential_version, terminal.since, terminal.kind)
+fn terminal_order(terminal: &Terminal) -> (u64, Timestamp, TerminalKind, bool) {
+    (
+        terminal.credential_version,
+        terminal.since,
+        terminal.kind,
+        terminal.switched_off,
+    )
 }
 
-fn error_order(error: &LastError) -> (Timestamp, u16, crate::classify::Reason) {
-    (error.at, error.status, error.reason)
+fn error_order(error: &LastError) -> (Timestamp, u16, Reason, Option<Origin>) {
+    (error.at, error.status, error.reason, error.origin.clone())
 }
 
 fn cooldown(one: &Cooldown, other: &Cooldown) -> Cooldown {
-    let (until, reason) = (one.until, one.reason).max((other.until, other.reason));
+    let (until, reason, origin) =
+        (one.until, one.reason, &one.origin).max((other.until, other.reason, &other.origin));
     Cooldown {
         until,
         backoff_level: one.backoff_level.max(other.backoff_level),
         reason,
+        origin: origin.clone(),
         escalated: one.escalated.max(other.escalated),
         changed: one.changed.max(other.changed),
     }
@@ -162,7 +170,8 @@ fn locks(one: &[ModelLock], other: &[ModelLock]) -> Vec<ModelLock> {
 }
 
 fn lock(one: &ModelLock, other: &ModelLock) -> ModelLock {
-    let (until, reason) = (one.until, one.reason).max((other.until, other.reason));
+    let (until, reason, origin) =
+        (one.until, one.reason, &one.origin).max((other.until, other.reason, &other.origin));
     ModelLock {
         key: one.key.clone(),
         until,
@@ -170,6 +179,7 @@ fn lock(one: &ModelLock, other: &ModelLock) -> ModelLock {
         last_failure_at: one.last_failure_at.max(other.last_failure_at),
         last_cooldown_ms: one.last_cooldown_ms.max(other.last_cooldown_ms),
         reason,
+        origin: origin.clone(),
         locked_at: one.locked_at.min(other.locked_at),
         escalated: one.escalated.max(other.escalated),
         changed: one.changed.max(other.changed),

@@ -33,6 +33,7 @@ pub async fn transitions_are_appended_once_and_listed_newest_first(
         Transition {
             connection: None,
             attempt: None,
+            origin: None,
             ..transition("openai", u64::MAX, 5)?
         },
     ];

@@ -1,9 +1,9 @@
 //! Things to store.
 
-use tidegate_core::classify::Reason;
+use tidegate_core::classify::{Origin, Reason};
 use tidegate_core::config::{AccountStrategy, Connection, Document, Protocol, Provider};
 use tidegate_core::ids::{
-    AttemptId, ConnectionId, KeyId, ModelId, NameError, PlaneIncarnation, ProviderId, Shard,
+    AttemptId, ConnectionId, KeyId, ModelId, NameError, PlaneIncarnation, ProviderId, RuleId, Shard,
 };
 use tidegate_core::state::{Transition, TransitionKind};
 use tidegate_core::time::Timestamp;
@@ -105,6 +105,10 @@ pub(super) fn transition(name: &str, at: u64, level: u32) -> Result<Transition, 
         attempt: Some(AttemptId {
             plane: PlaneIncarnation(u64::MAX),
             number: 1,
+        }),
+        origin: Some(Origin {
+            rule: RuleId::new("operator:openai:0")?,
+            original_status: Some(403),
         }),
     })
 }

@@ -30,6 +30,7 @@ fn rejection() -> Refusal {
             reason: ExclusionReason::ModelLockout,
             until: None,
             cause: None,
+            origin: None,
         }],
     }))
 }

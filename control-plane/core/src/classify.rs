@@ -26,6 +26,7 @@ mod words;
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::Connection;
 use crate::daily_reset::DailyReset;
 use crate::ids::{ModelId, ProviderId, RuleId};
 use crate::outcome::{LocalFault, Outcome, StreamFault, TransportFault};
@@ -45,7 +46,7 @@ pub struct ClassifyContext<'a> {
     pub provider: &'a ProviderId,
     /// Its class.
     pub class: ProviderClass,
-    /// It keeps a quota per model (`failure-state.md` §3.4).
+    /// The quota is kept per model (`failure-state.md` §3.4).
     pub per_model_quota: bool,
     /// Retry hints become cooldowns (decision 12).
     pub trust_hints: bool,
@@ -80,6 +81,16 @@ impl<'a> ClassifyContext<'a> {
             now: at,
             daily_reset: &policy.lockout.daily_reset,
             rules: &policy.rules,
+        }
+    }
+
+    /// The same on a connection, which may say for itself how its quota is kept.
+    #[must_use]
+    pub fn on(self, connection: Option<&Connection>) -> Self {
+        let says = connection.and_then(|connection| connection.per_model_quota);
+        Self {
+            per_model_quota: says.unwrap_or(self.per_model_quota),
+            ..self
         }
     }
 }
@@ -269,6 +280,12 @@ impl Classification {
     pub fn is_proxy_unreachable(&self) -> bool {
         self.network && self.status == 503
     }
+}
+
+/// Builds what texts are looked through with, so that the first failure does not wait for it. Without it the first
+/// call of [`classify`] builds it.
+pub fn prepare() {
+    words::prepare();
 }
 
 /// Says what an outcome means. Total, linear in the size of the outcome, and the same for the same arguments.

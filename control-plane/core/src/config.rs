@@ -78,9 +78,10 @@ pub struct Provider {
     /// Models it serves; empty = any. Listed by `/v1/models`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub models: Vec<ModelId>,
-    /// It keeps a quota per model, so some failures lock models instead of cooling connections.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub per_model_quota: bool,
+    /// It keeps a quota per model, so some failures lock models instead of cooling connections; unset = as built in
+    /// for its id and class (`failure-state.md` §3.4).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_model_quota: Option<bool>,
     /// How an account is chosen for an unpinned target (decision 25).
     #[serde(default)]
     pub account_strategy: AccountStrategy,
@@ -115,6 +116,9 @@ pub struct Connection {
     /// Recoverable failures do not cool this connection (`failure-state.md` §3.10).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub disable_cooling: bool,
+    /// As for its provider, for this connection alone; unset = as its provider.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_model_quota: Option<bool>,
     /// Models this connection may serve; empty = all of the provider.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub models: Vec<ModelId>,

@@ -8,6 +8,7 @@ mod bounds;
 mod error_rules;
 mod gate;
 mod overrides;
+mod per_model_quota;
 mod policy;
 #[cfg(test)]
 mod tests;
@@ -195,7 +196,8 @@ pub struct StreamSettings {
 pub struct ProviderPolicy {
     /// The provider's class.
     pub class: ProviderClass,
-    /// The provider keeps a quota per model: 404, 429 and 5xx lock models (`failure-state.md` §3.4).
+    /// The provider keeps a quota per model: 404, 429 and 5xx lock models (`failure-state.md` §3.4). A connection
+    /// may say otherwise: ask [`ProviderPolicy::keeps_quota_per_model`].
     pub per_model_quota: bool,
     /// Breaker numbers.
     pub breaker: BreakerPolicy,

@@ -279,7 +279,9 @@ fn judge(config: &Config, failure: LastFailure, now: Timestamp) -> Result<PriorA
         .provider(&attempt.provider)
         .ok_or(NoAnswer::UnknownProvider)?;
     let failed_at = now.minus_ms(age_ms);
-    let context = ClassifyContext::of(&attempt.provider, &entry.policy, &attempt.model, failed_at);
+    let connection = config.connection(&attempt.connection);
+    let context = ClassifyContext::of(&attempt.provider, &entry.policy, &attempt.model, failed_at)
+        .on(connection.map(AsRef::as_ref));
     Ok(PriorAttempt {
         classification: classify(&outcome, &context),
         attempt,

@@ -118,6 +118,7 @@ fn connection_to_proto(connection: &Connection) -> proto::Connection {
             None => String::new(),
         },
         disable_cooling: connection.disable_cooling,
+        per_model_quota: connection.per_model_quota,
         models: connection.models.iter().map(ToString::to_string).collect(),
     }
 }
@@ -146,6 +147,7 @@ fn connection_from_proto(
         enabled: !message.disabled,
         credential,
         disable_cooling: message.disable_cooling,
+        per_model_quota: message.per_model_quota,
         models: models(&field("models"), message.models)?,
     })
 }
@@ -255,7 +257,8 @@ mod tests {
         "providers": [{"id": "openai", "protocol": "openai", "baseUrl": "https://example.test/v1",
             "class": "oauth", "models": ["gpt-4o"], "perModelQuota": true}],
         "connections": [{"id": "main", "provider": "openai", "priority": 3, "enabled": false,
-            "credential": {"env": "KEY"}, "disableCooling": true, "models": ["gpt-4o"]}],
+            "credential": {"env": "KEY"}, "disableCooling": true, "models": ["gpt-4o"],
+            "perModelQuota": false}],
         "combos": [{"name": "smart", "strategy": "priority", "config": {"maxRetries": 0},
             "steps": ["openai/gpt-4o", {"model": "openai/gpt-4o", "connection": "main"}]}],
         "keys": [{"id": "team", "sha256": "ab", "allowedConnections": ["main"],

@@ -38,6 +38,11 @@ fn bit(family: Family) -> u64 {
     1 << family as u32
 }
 
+/// Builds the index, if it is not there yet.
+pub(super) fn prepare() {
+    LazyLock::force(&INDEX);
+}
+
 static INDEX: LazyLock<Index> = LazyLock::new(Index::new);
 
 struct Index {

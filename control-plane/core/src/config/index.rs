@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-use crate::classify::RuleBooks;
+use crate::classify::{self, RuleBooks};
 use crate::ids::{ComboName, ConnectionId, ModelId, ProviderId};
 use crate::settings::{Overrides, ProviderPolicy};
 
@@ -35,6 +35,8 @@ impl Config {
         if !violations.is_empty() {
             return Err(violations);
         }
+        // Every process comes through here before it judges anything.
+        classify::prepare();
         let connections: Vec<Arc<Connection>> =
             document.connections.iter().cloned().map(Arc::new).collect();
         Ok(Self {

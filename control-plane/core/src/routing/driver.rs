@@ -232,7 +232,12 @@ impl<'a> Driver<'a> {
         let per_model_quota = input
             .config
             .provider(&tries.last.attempt.provider)
-            .is_some_and(|entry| entry.policy.per_model_quota);
+            .is_some_and(|entry| {
+                let connection = input.config.connection(&tries.last.attempt.connection);
+                entry
+                    .policy
+                    .keeps_quota_per_model(connection.map(AsRef::as_ref))
+            });
         let (_, exhausted) = effect(classification, per_model_quota);
         let another_target = index.saturating_add(1) < route.targets.len();
         // A stream that never became ready is the only 504 that neither the breaker counts nor the network

@@ -76,9 +76,12 @@ pub(super) fn is_input_bound(classification: &Classification) -> bool {
 impl<'a> Exhaustion<'a> {
     /// Takes in the last result of a target.
     pub(super) fn add(&mut self, target: &'a ComboTarget, last: &'a PriorAttempt, config: &Config) {
-        let per_model_quota = config
-            .provider(&target.provider)
-            .is_some_and(|entry| entry.policy.per_model_quota);
+        let per_model_quota = config.provider(&target.provider).is_some_and(|entry| {
+            let connection = config.connection(&last.attempt.connection);
+            entry
+                .policy
+                .keeps_quota_per_model(connection.map(AsRef::as_ref))
+        });
         match effect(&last.classification, per_model_quota).0 {
             Effect::Nothing => {}
             Effect::PinnedOrProvider => match &target.connection {

@@ -13,7 +13,7 @@ use crate::lockout::LockoutPolicy;
 
 use super::{
     BreakerClassSettings, CooldownClassSettings, ModelLockoutSettings, Overrides, ProviderClass,
-    ProviderPolicy, Settings,
+    ProviderPolicy, Settings, per_model_quota,
 };
 
 /// What is built in for one class (`failure-state.md` §1.1, §3.2).
@@ -99,7 +99,9 @@ impl ProviderPolicy {
         let breaker = breaker_policy(class, &defaults, breaker, settings, overrides);
         Self {
             class,
-            per_model_quota: provider.per_model_quota,
+            per_model_quota: provider
+                .per_model_quota
+                .unwrap_or_else(|| per_model_quota::by_default(&provider.id, class)),
             cooldown: CooldownPolicy {
                 base_ms: cooldown
                     .base_cooldown_ms

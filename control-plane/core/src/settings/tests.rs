@@ -4,7 +4,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::config::Provider;
+use crate::config::{Connection, Provider};
 use crate::daily_reset::DailyReset;
 
 fn settings(value: Value) -> Settings {
@@ -204,6 +204,35 @@ fn out_of_bounds(#[case] value: Value, #[case] field: &str) {
 #[case::limits_off(json!({"streams": {"headersTimeoutMs": 0, "readinessTimeoutMs": 0, "idleTimeoutMs": 0, "attemptDeadlineMs": 0}}))]
 fn within_bounds(#[case] value: Value) {
     assert_eq!(settings(value).violations(), []);
+}
+
+#[rstest]
+#[case::ordinary("openai", None, None, false)]
+#[case::gemini("gemini", None, None, true)]
+#[case::codex("codex", None, None, true)]
+#[case::node("openai-compatible-mine", None, None, true)]
+#[case::passthrough("minimax-passthrough", None, None, true)]
+#[case::local("openai", Some("local"), None, true)]
+#[case::said_yes("openai", None, Some(true), true)]
+#[case::said_no("gemini", Some("local"), Some(false), false)]
+fn a_quota_is_kept_per_model(
+    #[case] id: &str,
+    #[case] class: Option<&str>,
+    #[case] said: Option<bool>,
+    #[case] expected: bool,
+) {
+    let provider: Provider = serde_json::from_value(json!({
+        "id": id, "protocol": "openai", "baseUrl": "https://x.example", "class": class, "perModelQuota": said,
+    }))
+    .unwrap();
+    let policy = ProviderPolicy::resolve(&Settings::default(), &provider, &Overrides::default());
+    assert_eq!(policy.keeps_quota_per_model(None), expected);
+    for says in [true, false] {
+        let connection: Connection =
+            serde_json::from_value(json!({"id": "c", "provider": id, "perModelQuota": says}))
+                .unwrap();
+        assert_eq!(policy.keeps_quota_per_model(Some(&connection)), says);
+    }
 }
 
 #[test]

@@ -164,7 +164,9 @@ fn apply_outcome(
 ) -> Applied {
     let at = outcome.occurred_at.min(now);
     let attempt = &outcome.attempt;
-    let context = ClassifyContext::of(provider, policy, &attempt.model, at);
+    let connection = subject.connection.as_ref().map(|(config, _)| *config);
+    let context = ClassifyContext::of(provider, policy, &attempt.model, at)
+        .on(connection.filter(|config| config.id == attempt.connection));
     let classification = classify(&outcome.outcome, &context);
     let mut applied = if is_success_on_clean_state(&subject, outcome) {
         Applied::default()

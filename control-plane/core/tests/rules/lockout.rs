@@ -70,6 +70,7 @@ fn put(world: &mut World, until: u64, count: u32, last_failure_at: u64) {
 #[case::cap(a_connection_keeps_a_bounded_number)]
 #[case::per_model(per_model_quotas_keep_the_connection_active)]
 #[case::families(antigravity_shares_quotas_by_family)]
+#[case::own_word(a_connection_says_for_itself_how_its_quota_is_kept)]
 #[case::tiers(factory_shares_quotas_by_tier)]
 fn lockout(#[case] run: fn()) {
     run();
@@ -301,6 +302,22 @@ fn per_model_quotas_keep_the_connection_active() {
     world.policy.per_model_quota = true;
     world.fail(0, status(500));
     assert_eq!((world.cooldown(), lock(&world)), ((None, 0), None));
+}
+
+fn a_connection_says_for_itself_how_its_quota_is_kept() {
+    let mut world = World::new(Apikey);
+    world.add("c2");
+    world.config("c1").per_model_quota = Some(true);
+    world.fail(0, status(429));
+    let attempt = world.send("c2");
+    world.end(&attempt, 0, status(429));
+    assert_eq!(
+        (world.cooldown(), lock(&world)),
+        ((None, 0), Some((3_000, 1)))
+    );
+    let ordinary = world.connection("c2");
+    assert_eq!(ordinary.cooldown.until, Some(Timestamp(3_000)));
+    assert!(ordinary.locks.is_empty());
 }
 
 fn factory_shares_quotas_by_tier() {

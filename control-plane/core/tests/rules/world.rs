@@ -45,7 +45,8 @@ impl World {
             base_url: "https://upstream.example/v1".to_owned(),
             class: Some(class),
             models: Vec::new(),
-            per_model_quota: false,
+            // Ordinary, unless a test says otherwise.
+            per_model_quota: Some(false),
             account_strategy: Default::default(),
         };
         let policy = ProviderPolicy::resolve(settings, &written, &Overrides::default());
@@ -69,6 +70,7 @@ impl World {
             enabled: true,
             credential: None,
             disable_cooling: false,
+            per_model_quota: None,
             models: Vec::new(),
         };
         self.connections

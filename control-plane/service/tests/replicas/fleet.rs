@@ -346,6 +346,8 @@ pub(crate) fn provider(id: &str, port: u16) -> config::Provider {
         id: id.to_owned(),
         protocol: "openai".to_owned(),
         base_url: format!("http://127.0.0.1:{port}/v1"),
+        // A provider on this machine would lock models otherwise.
+        per_model_quota: Some(false),
         ..config::Provider::default()
     }
 }

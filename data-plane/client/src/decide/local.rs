@@ -77,7 +77,9 @@ impl Local<'_> {
             .get(&attempt.provider)
             .or_else(|| providers.values().next())?;
         let at = failure.occurred_at.min(self.now);
-        let context = ClassifyContext::of(&attempt.provider, &entry.policy, &attempt.model, at);
+        let connection = self.snapshot.config.connection(&attempt.connection);
+        let context = ClassifyContext::of(&attempt.provider, &entry.policy, &attempt.model, at)
+            .on(connection.map(AsRef::as_ref));
         Some(PriorAttempt {
             attempt: attempt.clone(),
             classification: classify(&failure.outcome, &context),

@@ -33,7 +33,7 @@ pub(super) fn document(connections: &[&str]) -> Result<Document, NameError> {
         base_url: "https://example.invalid/v1?name=\"ü\"\\".to_owned(),
         class: None,
         models: vec![ModelId::new("gpt-ü")?],
-        per_model_quota: true,
+        per_model_quota: Some(true),
         account_strategy: AccountStrategy::FillFirst,
     });
     for name in connections {
@@ -44,6 +44,7 @@ pub(super) fn document(connections: &[&str]) -> Result<Document, NameError> {
             enabled: false,
             credential: None,
             disable_cooling: false,
+            per_model_quota: Some(false),
             models: Vec::new(),
         });
     }

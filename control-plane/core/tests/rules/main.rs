@@ -10,6 +10,8 @@ mod cooldown;
 #[cfg(test)]
 mod hints;
 #[cfg(test)]
+mod hostile;
+#[cfg(test)]
 mod invariants;
 #[cfg(test)]
 mod lockout;

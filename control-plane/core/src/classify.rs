@@ -256,6 +256,10 @@ pub struct Classification {
     /// no model lock is added to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<RuleScope>,
+    /// The model whose quota of the day is used up, by the name the text gives it, else the one asked for
+    /// (`failure-state.md` §7.2).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spent_model: Option<ModelId>,
     /// Which rule spoke, if one did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,

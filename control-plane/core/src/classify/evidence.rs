@@ -7,7 +7,7 @@ use crate::outcome::{MAX_BODY_BYTES, UpstreamError};
 use crate::settings::ProviderClass;
 
 use super::hints::{self, Source};
-use super::phrases::{self, Family};
+use super::phrases::{self, Family, Marker};
 use super::rules::{Reading, Restated};
 use super::words::Found;
 use super::{ClassifyContext, RetryHint};
@@ -26,6 +26,8 @@ pub(super) struct Evidence<'a> {
     pub(super) reading: Reading,
     /// The body in lower case (ASCII), at most [`MAX_BODY_BYTES`] and the decoded message.
     pub(super) text: String,
+    /// The body as it was sent, so far as it is looked at.
+    body: &'a str,
     /// What the text says.
     pub(super) found: Found,
     /// `error.code`, in lower case.
@@ -101,6 +103,7 @@ impl<'a> Evidence<'a> {
             restated,
             reading,
             text,
+            body,
             found,
             code: structured.code,
             kind: structured.kind,
@@ -118,6 +121,7 @@ impl<'a> Evidence<'a> {
             restated: None,
             reading: Reading::default(),
             text: String::new(),
+            body: "",
             found: Found::default(),
             code: String::new(),
             kind: String::new(),
@@ -136,6 +140,12 @@ impl<'a> Evidence<'a> {
     /// How long until a quota begins anew, in ms, where the text says so.
     pub(super) fn reset_in_text_ms(&self) -> Option<u64> {
         hints::reset_ms(&self.text, &self.found, self.context.now)
+    }
+
+    /// What follows the first such marker, in the case it was written in where the body shows it.
+    pub(super) fn after(&self, marker: Marker) -> Option<&str> {
+        let (_, end) = self.found.markers.iter().find(|(one, _)| *one == marker)?;
+        self.body.get(*end..).or_else(|| self.text.get(*end..))
     }
 
     /// The value of a header.

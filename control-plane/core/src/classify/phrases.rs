@@ -466,9 +466,11 @@ pub(super) enum Marker {
     ResetIn,
     /// The moment at which a quota begins anew.
     ResetAt,
+    /// The model whose quota is used up (§7.2).
+    QuotaForModel,
 }
 
-/// Words after which prose says how long to wait (§3.5).
+/// Words after which a text says how long to wait (§3.5), and of which model it speaks.
 pub(super) const MARKERS: &[(&str, Marker)] = &[
     ("please retry in", Marker::RetryIn),
     ("try again in", Marker::AgainIn),
@@ -482,6 +484,7 @@ pub(super) const MARKERS: &[(&str, Marker)] = &[
     ("resets in", Marker::ResetIn),
     ("reset at", Marker::ResetAt),
     ("resets at", Marker::ResetAt),
+    ("quota for model", Marker::QuotaForModel),
 ];
 
 /// A text that settles length and reason of a cooldown (§3.3-5).

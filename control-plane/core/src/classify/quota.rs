@@ -2,8 +2,10 @@
 //!
 //! None of them ends a connection, and a length that nobody stated leaves the level as it is.
 
+use crate::ids::ModelId;
+
 use super::evidence::Evidence;
-use super::phrases::Family;
+use super::phrases::{Family, Marker};
 use super::status::{RowLength, Verdict, trusted_hint};
 use super::{HintSource, Reason};
 
@@ -36,7 +38,12 @@ pub(super) fn per_day(evidence: &Evidence<'_>) -> Option<Verdict> {
     }
     let until_reset = || {
         let ms = evidence.context.daily_reset.ms_until(evidence.context.now);
-        exhausted(evidence, RowLength::Flat(ms))
+        let verdict = exhausted(evidence, RowLength::Flat(ms));
+        if evidence.status == 429 {
+            verdict.of_the_day(spent_model(evidence))
+        } else {
+            verdict
+        }
     };
     if evidence.says(Family::DailyQuota) {
         return Some(until_reset());
@@ -81,6 +88,28 @@ pub(super) fn with_hint(evidence: &Evidence<'_>) -> Option<Verdict> {
         || (evidence.status == 429 && evidence.says(Family::LongPeriodQuota));
     (evidence.believed && evidence.hint.is_some() && says)
         .then(|| exhausted(evidence, RowLength::Backoff))
+}
+
+/// The model that the text names, else the one asked for.
+fn spent_model(evidence: &Evidence<'_>) -> ModelId {
+    let asked = evidence.context.model;
+    evidence
+        .after(Marker::QuotaForModel)
+        .and_then(model_name)
+        .filter(|name| !name.eq_ignore_ascii_case(asked.as_str()))
+        .and_then(|name| ModelId::new(name).ok())
+        .unwrap_or_else(|| asked.clone())
+}
+
+/// The name of a model at the beginning of a text. A point at the end belongs to the sentence.
+fn model_name(text: &str) -> Option<&str> {
+    let text = text.trim_start_matches([' ', ':', '"', '\'', '`', '\\']);
+    let is_part = |part: char| {
+        part.is_ascii_alphanumeric() || matches!(part, '.' | '-' | '_' | '/' | ':' | '@')
+    };
+    let end = text.find(|part| !is_part(part)).unwrap_or(text.len());
+    let name = text.get(..end)?.trim_end_matches(['.', ':']);
+    (!name.is_empty()).then_some(name)
 }
 
 fn exhausted(evidence: &Evidence<'_>, length: RowLength) -> Verdict {

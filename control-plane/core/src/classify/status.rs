@@ -3,7 +3,7 @@
 //! Each rule looks at the evidence and answers or passes; the first answer stands. To add a rule, add a
 //! function to [`RULES`] at its place; to add a wording, add it to `phrases`. Rules about quotas are in `quota`.
 
-use crate::ids::RuleId;
+use crate::ids::{ModelId, RuleId};
 use crate::settings::{ProviderClass, RuleScope};
 
 use super::evidence::Evidence;
@@ -45,6 +45,7 @@ pub(super) struct Verdict {
     skip_breaker: bool,
     rule: Option<RuleId>,
     scope: Option<RuleScope>,
+    spent_model: Option<ModelId>,
 }
 
 impl Verdict {
@@ -58,6 +59,7 @@ impl Verdict {
             skip_breaker: true,
             rule: None,
             scope: None,
+            spent_model: None,
         }
     }
 
@@ -75,6 +77,7 @@ impl Verdict {
             skip_breaker: false,
             rule: None,
             scope: None,
+            spent_model: None,
         }
     }
 
@@ -139,6 +142,14 @@ impl Verdict {
         Self::with(reason, Consequence::LockModel(length))
     }
 
+    /// The quota of the day of this model is used up.
+    pub(super) fn of_the_day(self, model: ModelId) -> Self {
+        Self {
+            spent_model: Some(model),
+            ..self
+        }
+    }
+
     /// The breaker does not count it whatever the status.
     pub(super) fn without_breaker(self) -> Self {
         Self {
@@ -183,6 +194,7 @@ impl Verdict {
             hint,
             advertised_ms: None,
             scope: self.scope,
+            spent_model: self.spent_model,
             origin: self.rule.map(|rule| Origin {
                 rule,
                 original_status: None,
@@ -210,6 +222,7 @@ const RULES: &[Rule] = &[
     request_scoped,
     missing_resource,
     content_refused,
+    unprocessable,
     unauthorized,
     payment_required,
     quota::per_day,
@@ -220,7 +233,6 @@ const RULES: &[Rule] = &[
     route_not_authorized,
     request_refused,
     forbidden_key,
-    unprocessable,
     generic_text,
     forbidden_account,
     bad_request,

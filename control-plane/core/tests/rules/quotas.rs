@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use rstest::rstest;
 use tidegate_core::classify::{Reason, RetryHint};
 use tidegate_core::daily_reset::DailyReset;
+use tidegate_core::ids::ModelId;
 use tidegate_core::lockout::LockKey;
 use tidegate_core::outcome::{Outcome, UpstreamError};
 use tidegate_core::settings::ProviderClass;
@@ -216,6 +217,33 @@ fn a_key_is_believed_about_a_daily_quota_only() {
         3_000
     );
     assert_eq!(length_ms("your daily quota is used up"), 3 * HOUR_MS);
+}
+
+/// Section 7.2, single-model path: the switch decides, a combo has its own lock, and the cap holds.
+#[rstest]
+#[case::named("today's quota for model Qwen/Q-3.5. Try again tomorrow", "Qwen/Q-3.5")]
+#[case::quoted("today's quota for model \\\"other\\\" is used up", "other")]
+#[case::the_one_asked_for_in_another_case("today's quota for model M is used up", MODEL)]
+#[case::nothing_named("today's quota is used up", MODEL)]
+fn a_quota_of_the_day_locks_the_model_it_names(#[case] body: &str, #[case] model: &str) {
+    let at = at("UTC", "2026-03-10 21:00");
+    let mut world = World::new(Oauth);
+    world.fail(at, answer(429, body));
+    assert!(world.c1().locks.is_empty(), "switched off");
+    world = World::new(Oauth);
+    world.policy.lockout.enabled = true;
+    world.fail(at, answer(429, body));
+    assert_eq!(world.cooldown(), (Some(at + 3 * HOUR_MS), 0));
+    let locks = &world.c1().locks;
+    assert_eq!(locks.len(), 1);
+    assert_eq!(locks[0].key, LockKey::Model(ModelId::new(model).unwrap()));
+    assert_eq!(locks[0].until, Timestamp(at + 1_800_000));
+    assert_eq!(locks[0].reason, Reason::QuotaExhausted);
+    world = World::new(Oauth);
+    world.policy.lockout.enabled = true;
+    world.policy.lockout.error_codes = vec![503];
+    world.fail(at, answer(429, body));
+    assert!(world.c1().locks.is_empty(), "429 is not listed");
 }
 
 const TPD: &str = "Organization TPD rate limit reached";

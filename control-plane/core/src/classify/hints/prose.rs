@@ -20,6 +20,7 @@ pub(super) fn read(text: &str, found: &Found, now: Timestamp) -> Option<RetryHin
             | Marker::RetryAfter
             | Marker::ResetIn
             | Marker::ResetAt => MAX_MS,
+            Marker::QuotaForModel => return None,
         };
         hint(
             value_ms(*marker, after(text, *end), now)?,
@@ -47,6 +48,7 @@ fn value_ms(marker: Marker, value: &str, now: Timestamp) -> Option<u64> {
         Marker::RetryIn | Marker::AgainIn | Marker::ResetIn => length(),
         Marker::AgainAt | Marker::ResetAt => until(),
         Marker::RetryAfter => until().or_else(length),
+        Marker::QuotaForModel => None,
     }
 }
 

@@ -72,6 +72,7 @@ prop_compose! {
             advertised_ms: advertised,
             scope,
             origin: None,
+            spent_model: None,
         }
     }
 }

@@ -6,6 +6,7 @@ use crate::classify::{
 };
 use crate::config::Connection;
 use crate::cooldown::{Cooldown, CooldownChange, CoolingFailure, LastError, Refusal};
+use crate::ids::ModelId;
 use crate::lockout::{self, LockingFailure};
 use crate::settings::ProviderPolicy;
 use crate::state::{ConnectionState, TransitionKind};
@@ -234,13 +235,51 @@ fn lock_model(
     if state.terminal.is_some() {
         return;
     }
-    let Some(length) = lock_length(judged, policy) else {
-        return;
-    };
+    let asked = &judged.attempt.model;
+    let length = lock_length(judged, policy);
+    if let Some(length) = length {
+        lock(state, asked, length, judged, policy, log);
+    }
+    if let Some(spent) = spent_model(judged, policy)
+        && (length.is_none() || spent != asked)
+    {
+        // Without a number, a used-up quota lasts until the day's reset (§4.3).
+        let base_ms = policy.lockout.base_ms;
+        lock(
+            state,
+            spent,
+            LockLength::Ladder { base_ms },
+            judged,
+            policy,
+            log,
+        );
+    }
+}
+
+/// The model that the lockout switch locks for its used-up quota of the day, when no combo was named
+/// (`failure-state.md` §7.2). Combos have the switch's ordinary lock.
+fn spent_model<'a>(judged: &Judged<'a>, policy: &ProviderPolicy) -> Option<&'a ModelId> {
+    let classification = judged.classification;
+    let switched =
+        policy.lockout.enabled && policy.lockout.error_codes.contains(&classification.status);
+    classification
+        .spent_model
+        .as_ref()
+        .filter(|_| switched && !judged.combo && classification.scope.is_none())
+}
+
+fn lock(
+    state: &mut ConnectionState,
+    model: &ModelId,
+    length: LockLength,
+    judged: &Judged<'_>,
+    policy: &ProviderPolicy,
+    log: &mut Log<'_>,
+) {
     let attempt = judged.attempt;
     let classification = judged.classification;
     let failure = LockingFailure {
-        key: lockout::key_for(classification.status, &attempt.provider, &attempt.model),
+        key: lockout::key_for(classification.status, &attempt.provider, model),
         length,
         reason: classification.reason,
         origin: classification.origin.clone(),

@@ -82,7 +82,8 @@ impl<'a> Evidence<'a> {
             .rules
             .read(&text, &structured.code, &structured.kind);
         let restated = context.rules.restate(sent, &reading);
-        let status = restated.map_or(sent.unwrap_or(UNKNOWN_EMBEDDED_STATUS), |it| it.row.to);
+        let status =
+            restated.map_or_else(|| sent.unwrap_or(UNKNOWN_EMBEDDED_STATUS), |it| it.row.to);
         let believed = status != 429
             || context.class == ProviderClass::Oauth
             || found.has(Family::LongPeriodQuota)

@@ -362,9 +362,7 @@ impl Rule {
             Matcher::Header { names, value } => names
                 .iter()
                 .any(|name| evidence.header(name).map(str::trim) == Some(*value)),
-            Matcher::ZeroInList { header } => {
-                evidence.header(header).is_some_and(|list| has_zero(list))
-            }
+            Matcher::ZeroInList { header } => evidence.header(header).is_some_and(has_zero),
         }
     }
 }

@@ -96,12 +96,12 @@ fn text() -> impl Strategy<Value = String> {
     let words: Vec<String> = patterns()
         .flat_map(|(_, pattern)| parts(pattern))
         .flat_map(|part| {
-            let half = part.floor_char_boundary(part.len() / 2);
+            let (head, tail) = part.split_at(part.floor_char_boundary(part.len() / 2));
             [
                 part.to_owned(),
                 part.to_uppercase(),
-                part[half..].to_owned(),
-                part[..half].to_owned(),
+                tail.to_owned(),
+                head.to_owned(),
             ]
         })
         .collect();

@@ -17,6 +17,9 @@
 //! applying it then is its first effect. While the view is stale nothing can be said to change nothing, so such
 //! batches wait.
 //!
+//! **Behind.** A report may come here before what another replica wrote for its attempt, such as the grant of its probe.
+//! Then the view catches up first (`behind`).
+//!
 //! **Two replicas.** A data plane that gets no acknowledgement sends everything again, in order, to another replica.
 //! The mark is checked and moved in the write itself: the slower replica is refused, learns the mark and drops what is
 //! applied. A call without an answer may have run; the next try finds out the same way.
@@ -27,6 +30,7 @@
 
 mod adopt;
 mod batch;
+mod behind;
 pub(crate) mod direct;
 mod fold;
 pub(crate) mod history;

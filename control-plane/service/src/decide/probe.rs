@@ -110,6 +110,10 @@ impl Decider {
         let provider = &provider;
         let event = Event::ReturnProbe { attempt };
         let deadline = local_now() + RETURN_LIMIT;
+        if !self.recorder.shows_probe(provider, attempt) {
+            // Another replica may have granted it a moment ago.
+            self.recorder.catch_up_with_probe(provider, attempt).await?;
+        }
         // Also in the overlay, where the probe may be one of this replica's own.
         self.recorder.apply_locally_if_overlaid(provider, &event);
         self.recorder

@@ -93,6 +93,7 @@ impl Recorder {
 
     async fn turn(&self, shard: Shard, turns: usize) -> Turn {
         let mut shown = Shown::default();
+        let mut caught_up = false;
         for _ in 0..MAX_REFUSALS {
             let (batch, dropped) = self
                 .queue(shard)
@@ -106,6 +107,14 @@ impl Recorder {
             if incarnation == Incarnation::default() || self.config.config().is_none() {
                 self.overlay_batch(shard, &batch.runs);
                 return Turn::Held;
+            }
+            if !caught_up {
+                if let Err(_held_and_tried_again) = self.catch_up_with(shard, &batch.outcomes).await
+                {
+                    self.overlay_batch(shard, &batch.runs);
+                    return Turn::Held;
+                }
+                caught_up = true;
             }
             let folded = match self.fold(&batch, incarnation, &shown) {
                 Ok(folded) => folded,

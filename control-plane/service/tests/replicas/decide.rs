@@ -1,12 +1,14 @@
 //! Decisions and the half-open probe.
 
+use std::time::Duration;
+
 use tidegate_proto::common::v1 as common;
 use tidegate_proto::routing::v1::decide_response::Step;
 use tidegate_proto::routing::v1::{self as routing, AbandonRequest, AwaitRequest};
 use tonic::Code;
 
 use crate::fleet::{
-    ALPHA, Fleet, Replica, apply_request, decide_request, document, eventually, success,
+    ALPHA, Fleet, Replica, apply_request, decide_request, document, eventually, failure, success,
 };
 
 /// Past the reset timeout of class `local`.
@@ -204,4 +206,52 @@ async fn replica_asked_with_a_newer_configuration_than_its_own_catches_up() {
     request.configuration_version = 1_000;
     let answer = other.routing().decide(request).await.unwrap().into_inner();
     assert_eq!(answer.configuration_version, 4);
+}
+
+/// So far behind the store is the other replica in the tests below.
+const BEHIND: Duration = Duration::from_millis(15);
+
+#[tokio::test]
+async fn verdict_of_a_probe_counts_at_a_replica_that_does_not_know_the_probe_yet() {
+    let (fleet, [one, other]) = Fleet::with_replicas().await;
+    half_open(&fleet, [&one, &other]).await;
+    other.hot.delay_each_way(BEHIND);
+    let mut reporting = other.report().await;
+    let probe = probe_of(&one.decide(8, 1).await).expect("a probe").clone();
+    reporting.send(8, vec![success(8, 1, &probe)]).await;
+    reporting.acknowledged_to(1).await;
+    assert_eq!(other.breaker().await, "CLOSED");
+    one.breaker_becomes("CLOSED").await;
+}
+
+#[tokio::test]
+async fn probe_is_returned_by_a_replica_that_does_not_know_it_yet() {
+    let (fleet, [one, other]) = Fleet::with_replicas().await;
+    half_open(&fleet, [&one, &other]).await;
+    other.hot.delay_each_way(BEHIND);
+    let probe = probe_of(&one.decide(8, 1).await).expect("a probe").clone();
+    let abandon = AbandonRequest {
+        attempt: probe.id,
+        provider: ALPHA.to_owned(),
+    };
+    other.routing().abandon(abandon).await.unwrap();
+    eventually("another probe", async || {
+        probe_of(&one.decide(9, 1).await).is_some()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn failure_decided_after_a_reset_counts_at_a_replica_that_does_not_know_the_reset_yet() {
+    let (_fleet, [one, other]) = Fleet::with_replicas().await;
+    one.open_breaker(7).await;
+    other.breaker_becomes("OPEN").await;
+    other.hot.delay_each_way(BEHIND);
+    let mut reporting = other.report().await;
+    let request = tidegate_proto::admin::v1::ResetRequest::default();
+    one.admin().reset(request).await.unwrap();
+    let attempt = one.dispatched(8).await;
+    reporting.send(8, vec![failure(8, 1, &attempt)]).await;
+    reporting.acknowledged_to(1).await;
+    assert_eq!(other.breaker_status().await.failure_count, 1);
 }

@@ -218,6 +218,8 @@ pub enum ExclusionReason {
     Disabled,
     /// 1: the provider's breaker does not admit.
     CircuitOpen,
+    /// 2: combos leave the provider or the connection alone.
+    ProviderCooldown,
     /// 3: the connection cools down.
     ConnectionCooldown,
     /// 4: ruled out by an earlier attempt of this request.

@@ -18,7 +18,7 @@ pub use error_rules::{
     BanDetectionSettings, DailyResetSettings, ErrorRulesSettings, ProviderErrorRule, RuleScope,
 };
 pub use gate::{GateClassSettings, ProviderCooldownSettings};
-pub use overrides::{BreakerOverrides, Overrides};
+pub use overrides::{BreakerOverrides, GateClassOverrides, GateOverrides, Overrides};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,6 +30,7 @@ use crate::ids::ProviderId;
 use crate::breaker::BreakerPolicy;
 use crate::classify::RuleBook;
 use crate::cooldown::CooldownPolicy;
+use crate::gate::GatePolicy;
 use crate::lockout::LockoutPolicy;
 
 /// Which defaults a provider has (`failure-state.md` §0, provider class).
@@ -201,6 +202,8 @@ pub struct ProviderPolicy {
     pub per_model_quota: bool,
     /// Breaker numbers.
     pub breaker: BreakerPolicy,
+    /// Numbers of the cooldown gate.
+    pub gate: GatePolicy,
     /// Cooldown numbers.
     pub cooldown: CooldownPolicy,
     /// Lockout numbers.

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::breaker::Breaker;
 use crate::classify::Origin;
 use crate::cooldown::{Cooldown, LastError, RefusalStreak, Terminal};
+use crate::gate::{ConnectionGate, ProviderGate};
 use crate::ids::{AttemptId, ConnectionId, ProviderId};
 use crate::lockout::ModelLock;
 use crate::outcome::AttemptOutcome;
@@ -59,6 +60,9 @@ impl StateKey {
 pub struct ProviderState {
     /// The provider's circuit breaker.
     pub breaker: Breaker,
+    /// Its cooldown gate.
+    #[serde(default)]
+    pub gate: ProviderGate,
 }
 
 /// Hot state of a connection.
@@ -76,6 +80,9 @@ pub struct ConnectionState {
     pub refusals: RefusalStreak,
     /// When the last failure that the breaker counted happened here (decision 10).
     pub last_counted_failure_at: Option<Timestamp>,
+    /// Its entry in the cooldown gate.
+    #[serde(default)]
+    pub gate: ConnectionGate,
     /// Model and family locks, at most [`crate::lockout::MAX_LOCKS`].
     pub locks: Vec<ModelLock>,
 }
@@ -130,6 +137,8 @@ pub enum Event {
     },
     /// An operator resets the breaker.
     ResetBreaker,
+    /// An operator ends the provider's cooldown; those of its connections end with [`Event::ResetConnection`].
+    ResetGate,
     /// An operator ends the cooldown of a connection; named explicitly, also its terminal state (decision 24).
     ResetConnection {
         /// The connection.
@@ -193,6 +202,22 @@ pub enum TransitionKind {
         /// Why.
         reason: crate::classify::Reason,
     },
+    /// Combos leave the provider alone: its failures filled the window, or a rule said so.
+    ProviderCooldown {
+        /// Until when.
+        until: Timestamp,
+        /// Why.
+        reason: crate::classify::Reason,
+    },
+    /// Combos leave a connection alone, longer with each failure in a row.
+    ConnectionGate {
+        /// Until when.
+        until: Timestamp,
+        /// Failures in a row.
+        failures: u32,
+        /// Why.
+        reason: crate::classify::Reason,
+    },
     /// A connection became terminal.
     Terminal {
         /// Which state.
@@ -215,17 +240,26 @@ impl ProviderState {
     /// Whether nothing here influences a decision.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        self.breaker.is_clean()
+        self.breaker.is_clean() && self.gate.is_clean()
+    }
+
+    /// Gives every mark of the write that stored the value its version ([`StateValue::resolve_marks`]).
+    pub fn resolve_marks(&mut self, stored_under: Version) {
+        self.breaker.epoch.resolve(stored_under);
+        self.gate.reset.resolve(stored_under);
     }
 
     /// After this moment nothing can read the value any more.
-    fn forget_at(&self, now: Timestamp) -> Timestamp {
-        let clean_at = now.plus_ms(KEEP_CLEAN_MS);
-        if self.is_clean() {
-            return clean_at;
-        }
-        let last = self.breaker.last_failure_at.unwrap_or(now);
-        clean_at.max(last.plus_ms(KEEP_ESCALATION_MS))
+    fn forget_at(&self, now: Timestamp, policy: &ProviderPolicy) -> Timestamp {
+        let breaker_at = (!self.breaker.is_clean()).then(|| {
+            let last = self.breaker.last_failure_at.unwrap_or(now);
+            last.plus_ms(KEEP_ESCALATION_MS)
+        });
+        let gate_at = self.gate.matters_until(&policy.gate);
+        [breaker_at, gate_at]
+            .into_iter()
+            .flatten()
+            .fold(now.plus_ms(KEEP_CLEAN_MS), Timestamp::max)
     }
 }
 
@@ -237,7 +271,20 @@ impl ConnectionState {
             && self.terminal.is_none()
             && self.last_error.is_none()
             && self.refusals.count == 0
+            && self.gate.is_clean()
             && self.locks.is_empty()
+    }
+
+    /// Gives every mark of the write that stored the value its version ([`StateValue::resolve_marks`]).
+    pub fn resolve_marks(&mut self, stored_under: Version) {
+        self.cooldown.escalated.resolve(stored_under);
+        self.cooldown.changed.resolve(stored_under);
+        self.refusals.escalated.resolve(stored_under);
+        self.gate.escalated.resolve(stored_under);
+        for lock in &mut self.locks {
+            lock.escalated.resolve(stored_under);
+            lock.changed.resolve(stored_under);
+        }
     }
 
     /// After this moment nothing can read the value any more.
@@ -266,7 +313,8 @@ impl ConnectionState {
             .locks
             .iter()
             .map(|lock| lock.matters_until(&policy.lockout));
-        [level_at, error_at, refusals_at, mark_at]
+        let gate_at = self.gate.forgotten_at(&policy.gate);
+        [level_at, error_at, refusals_at, mark_at, gate_at]
             .into_iter()
             .flatten()
             .chain(locks_at)
@@ -301,16 +349,8 @@ impl StateValue {
     /// never, since no later attempt could show that it was decided after it.
     pub fn resolve_marks(&mut self, stored_under: Version) {
         match self {
-            Self::Provider(state) => state.breaker.epoch.resolve(stored_under),
-            Self::Connection(state) => {
-                state.cooldown.escalated.resolve(stored_under);
-                state.cooldown.changed.resolve(stored_under);
-                state.refusals.escalated.resolve(stored_under);
-                for lock in &mut state.locks {
-                    lock.escalated.resolve(stored_under);
-                    lock.changed.resolve(stored_under);
-                }
-            }
+            Self::Provider(state) => state.resolve_marks(stored_under),
+            Self::Connection(state) => state.resolve_marks(stored_under),
         }
     }
 }
@@ -320,7 +360,7 @@ impl StateValue {
 #[must_use]
 pub fn forget_at(value: &StateValue, now: Timestamp, policy: &ProviderPolicy) -> Timestamp {
     match value {
-        StateValue::Provider(state) => state.forget_at(now),
+        StateValue::Provider(state) => state.forget_at(now, policy),
         StateValue::Connection(state) => state.forget_at(now, policy),
     }
 }

@@ -25,7 +25,7 @@ use tidegate_core::ids::{AttemptId, ConnectionId, ProviderId, Shard};
 use tidegate_core::outcome::{AttemptOutcome, Outcome};
 use tidegate_core::routing::View;
 use tidegate_core::state::apply::{Subject, apply};
-use tidegate_core::state::{ConnectionState, Event, ProviderState, StateValue};
+use tidegate_core::state::{ConnectionState, Event, ProviderState};
 use tidegate_core::time::Timestamp;
 use tidegate_core::version::Version;
 use tokio::time::Instant;
@@ -254,13 +254,14 @@ impl Copy {
             Event::TakeProbe { .. }
             | Event::ReturnProbe { .. }
             | Event::ResetBreaker
+            | Event::ResetGate
             | Event::ResetConnection { .. }
             | Event::ClearLocks { .. }
             | Event::CredentialReplaced { .. } => None,
         };
         let written_at = Version::new(OWN_INCARNATION, newest_attempt);
         let provider_state = Arc::make_mut(&mut self.provider);
-        let connection_state = connection.map(|connection| {
+        let mut connection_state = connection.map(|connection| {
             let state = self
                 .connections
                 .entry(connection.id.clone())
@@ -272,15 +273,10 @@ impl Copy {
                 });
             (connection.as_ref(), Arc::make_mut(state))
         });
-        let mut subject = Subject {
-            provider: provider_state,
-            connection: connection_state,
-        };
         let applied = apply(
             Subject {
-                provider: &mut *subject.provider,
-                connection: subject
-                    .connection
+                provider: &mut *provider_state,
+                connection: connection_state
                     .as_mut()
                     .map(|(config, state)| (*config, &mut **state)),
             },
@@ -289,9 +285,9 @@ impl Copy {
             &entry.policy,
             provider,
         );
-        resolve_provider(subject.provider, written_at);
-        if let Some((_, state)) = subject.connection {
-            resolve_connection(state, written_at);
+        provider_state.resolve_marks(written_at);
+        if let Some((_, state)) = connection_state {
+            state.resolve_marks(written_at);
         }
         applied.probe_granted
     }
@@ -308,22 +304,6 @@ impl Copy {
             }
         }
         event
-    }
-}
-
-fn resolve_provider(state: &mut ProviderState, written_at: Version) {
-    let mut value = StateValue::Provider(std::mem::take(state));
-    value.resolve_marks(written_at);
-    if let StateValue::Provider(resolved) = value {
-        *state = resolved;
-    }
-}
-
-fn resolve_connection(state: &mut ConnectionState, written_at: Version) {
-    let mut value = StateValue::Connection(std::mem::take(state));
-    value.resolve_marks(written_at);
-    if let StateValue::Connection(resolved) = value {
-        *state = resolved;
     }
 }
 

@@ -327,9 +327,9 @@ impl<'a> Driver<'a> {
                             ExclusionReason::CircuitOpen if breaker_too => {
                                 Some(Reason::ServerError)
                             }
-                            ExclusionReason::ConnectionCooldown | ExclusionReason::ModelLockout => {
-                                hit.cause
-                            }
+                            ExclusionReason::ProviderCooldown
+                            | ExclusionReason::ConnectionCooldown
+                            | ExclusionReason::ModelLockout => hit.cause,
                             _ => return,
                         };
                         if !reason.is_some_and(super::wait::is_worth_waiting) {

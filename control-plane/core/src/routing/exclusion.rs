@@ -20,6 +20,7 @@ impl ExclusionReason {
             Self::Terminal(TerminalKind::Banned) => "terminal:banned",
             Self::Disabled => "disabled",
             Self::CircuitOpen => "circuit_open",
+            Self::ProviderCooldown => "provider_cooldown",
             Self::ConnectionCooldown => "connection_cooldown",
             Self::RequestExhaustion => "request_exhaustion",
             Self::ModelLockout => "model_lockout",
@@ -31,7 +32,10 @@ impl ExclusionReason {
     #[must_use]
     pub fn is_timer(self) -> bool {
         match self {
-            Self::CircuitOpen | Self::ConnectionCooldown | Self::ModelLockout => true,
+            Self::CircuitOpen
+            | Self::ProviderCooldown
+            | Self::ConnectionCooldown
+            | Self::ModelLockout => true,
             Self::NotAllowed
             | Self::ProtocolMismatch
             | Self::Terminal(_)

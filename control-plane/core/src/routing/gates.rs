@@ -12,7 +12,7 @@ use crate::classify::{Origin, Reason};
 use crate::config::{ComboTarget, Connection, ProviderEntry};
 use crate::ids::ConnectionId;
 use crate::lockout;
-use crate::state::ConnectionState;
+use crate::state::{ConnectionState, ProviderState};
 use crate::time::Timestamp;
 
 use super::exhaustion::Exhaustion;
@@ -30,7 +30,9 @@ pub(super) struct Candidate<'a> {
     pub(super) target: &'a ComboTarget,
     /// Its provider.
     pub(super) entry: &'a ProviderEntry,
-    /// Where the provider's breaker stands.
+    /// The provider's state; absent when nothing ever happened.
+    pub(super) provider: Option<&'a ProviderState>,
+    /// Where its breaker stands.
     pub(super) phase: Phase,
     /// The account.
     pub(super) connection: &'a Connection,
@@ -63,13 +65,14 @@ pub(super) struct Hit {
 
 type Gate = fn(&Candidate<'_>) -> Option<Hit>;
 
-/// All gates in order. The gates of mechanisms that are not there yet (2, 2a, 3a, 6, 7, 9 to 11) have no line.
-const GATES: [Gate; 9] = [
+/// All gates in order. The gates of mechanisms that are not there yet (2a, 3a, 6, 7, 9 to 11) have no line.
+const GATES: [Gate; 10] = [
     not_allowed,         // 0a
     protocol_mismatch,   // 0b
     terminal,            // 0c
     disabled,            // 0d
     circuit_open,        // 1
+    provider_cooldown,   // 2
     connection_cooldown, // 3
     request_exhaustion,  // 4
     model_lockout,       // 5
@@ -163,6 +166,28 @@ fn circuit_open(candidate: &Candidate<'_>) -> Option<Hit> {
     Some(Hit {
         until: Some(candidate.at.plus_ms(remaining_ms)),
         ..Hit::of_target(ExclusionReason::CircuitOpen)
+    })
+}
+
+/// 2: combos leave the provider, or this account of it, alone (`failure-state.md` §2).
+fn provider_cooldown(candidate: &Candidate<'_>) -> Option<Hit> {
+    candidate.route.combo?;
+    let (at, policy) = (candidate.at, &candidate.entry.policy.gate);
+    let reason = ExclusionReason::ProviderCooldown;
+    let provider = candidate
+        .provider
+        .and_then(|state| state.gate.end(at, policy));
+    let (end, hit) = match provider {
+        Some(end) => (end, Hit::of_target(reason)),
+        None => (
+            candidate.state?.gate.end(at, policy)?,
+            Hit::of_account(reason),
+        ),
+    };
+    Some(Hit {
+        until: Some(end.until),
+        cause: Some(end.reason),
+        ..hit
     })
 }
 

@@ -47,6 +47,7 @@ impl Settings {
         let mut found = Violations::default();
         breaker(&self.provider_breaker, &mut found);
         cooldown(&self.connection_cooldown, &mut found);
+        self.provider_cooldown.check(&mut found);
         lockout(&self.model_lockout, &mut found);
         daily_reset(&self.daily_reset, &mut found);
         wait_for_cooldown(&self.wait_for_cooldown, &mut found);

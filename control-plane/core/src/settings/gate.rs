@@ -1,6 +1,28 @@
-//! Settings of the opt-in provider cooldown gate (`failure-state.md` §2).
+//! Settings of the opt-in provider cooldown gate (`failure-state.md` §2): names, bounds, and what they come to for
+//! a provider.
+
+use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
+
+use crate::config::Violations;
+use crate::gate::GatePolicy;
+
+use super::{Overrides, ProviderClass};
+
+/// Failures within the window.
+pub(super) const FAILURES: RangeInclusive<u32> = 1..=1_000;
+/// Length of the window and of the provider's cooldown, in ms.
+pub(super) const SPAN_MS: RangeInclusive<u64> = 1_000..=86_400_000;
+/// First cooldown of a connection as the environment may say it, in ms.
+pub(super) const ENVIRONMENT_MIN_MS: RangeInclusive<u64> = 0..=3_600_000;
+/// Longest cooldown of a connection as the environment may say it, in ms.
+pub(super) const ENVIRONMENT_MAX_MS: RangeInclusive<u64> = 0..=86_400_000;
+
+const MIN_RETRY_MS: RangeInclusive<u64> = 0..=300_000;
+const MAX_RETRY_MS: RangeInclusive<u64> = 0..=3_600_000;
+const DEFAULT_MIN_RETRY_MS: u64 = 5_000;
+const DEFAULT_MAX_RETRY_MS: u64 = 300_000;
 
 /// `providerCooldown`. What is unset is what the environment says, else the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,4 +59,115 @@ pub struct GateClassSettings {
     /// rule with scope `provider` that states none, whether or not the gate is on (decision 18).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provider_cooldown_ms: Option<u64>,
+}
+
+impl ProviderCooldownSettings {
+    /// The numbers that hold for a class.
+    pub(super) fn policy(&self, class: ProviderClass, overrides: &Overrides) -> GatePolicy {
+        let environment = overrides.gate();
+        let of_class = overrides.gate_of(class);
+        let stored = self.of(class);
+        let defaults = class_defaults(class);
+        let first_ms = self
+            .min_retry_cooldown_ms
+            .or(environment.min_retry_cooldown_ms)
+            .unwrap_or(DEFAULT_MIN_RETRY_MS);
+        let longest_ms = self
+            .max_retry_cooldown_ms
+            .or(environment.max_retry_cooldown_ms)
+            .unwrap_or(DEFAULT_MAX_RETRY_MS);
+        GatePolicy {
+            enabled: self.enabled.or(environment.enabled).unwrap_or(false),
+            failure_threshold: stored
+                .provider_failure_threshold
+                .or(of_class.failure_threshold)
+                .unwrap_or(defaults.failure_threshold),
+            failure_window_ms: stored
+                .provider_failure_window_ms
+                .or(of_class.failure_window_ms)
+                .unwrap_or(defaults.failure_window_ms),
+            cooldown_ms: stored
+                .provider_cooldown_ms
+                .or(of_class.cooldown_ms)
+                .unwrap_or(defaults.cooldown_ms),
+            min_retry_cooldown_ms: first_ms,
+            max_retry_cooldown_ms: longest_ms.max(first_ms),
+        }
+    }
+
+    /// Adds what is out of bounds.
+    pub(super) fn check(&self, found: &mut Violations) {
+        let longest = self.max_retry_cooldown_ms;
+        if let Some(first) = self.min_retry_cooldown_ms {
+            found.within("providerCooldown.minRetryCooldownMs", first, &MIN_RETRY_MS);
+        }
+        if let Some(longest) = longest {
+            let field = "providerCooldown.maxRetryCooldownMs";
+            let first = self.min_retry_cooldown_ms.unwrap_or(DEFAULT_MIN_RETRY_MS);
+            found.within(field, longest, &MAX_RETRY_MS);
+            if longest < first {
+                found.push(
+                    field,
+                    format!("must be at least minRetryCooldownMs ({first}), is {longest}"),
+                );
+            }
+        }
+        let classes = [
+            ("oauth", &self.oauth),
+            ("apikey", &self.apikey),
+            ("local", &self.local),
+        ];
+        for (name, class) in classes {
+            class.check(&format!("providerCooldown.{name}"), found);
+        }
+    }
+
+    fn of(&self, class: ProviderClass) -> &GateClassSettings {
+        match class {
+            ProviderClass::Oauth => &self.oauth,
+            ProviderClass::Apikey => &self.apikey,
+            ProviderClass::Local => &self.local,
+        }
+    }
+}
+
+impl GateClassSettings {
+    fn check(&self, path: &str, found: &mut Violations) {
+        if let Some(failures) = self.provider_failure_threshold {
+            found.within(
+                format!("{path}.providerFailureThreshold"),
+                failures,
+                &FAILURES,
+            );
+        }
+        let spans = [
+            ("providerFailureWindowMs", self.provider_failure_window_ms),
+            ("providerCooldownMs", self.provider_cooldown_ms),
+        ];
+        for (name, span) in spans {
+            if let Some(ms) = span {
+                found.within(format!("{path}.{name}"), ms, &SPAN_MS);
+            }
+        }
+    }
+}
+
+/// What is built in for one class (`failure-state.md` §2.1).
+struct ClassDefaults {
+    failure_threshold: u32,
+    failure_window_ms: u64,
+    cooldown_ms: u64,
+}
+
+fn class_defaults(class: ProviderClass) -> ClassDefaults {
+    let (failure_threshold, failure_window_ms, cooldown_ms) = match class {
+        ProviderClass::Oauth => (10, 900_000, 300_000),
+        ProviderClass::Apikey => (15, 1_800_000, 600_000),
+        ProviderClass::Local => (2, 300_000, 60_000),
+    };
+    ClassDefaults {
+        failure_threshold,
+        failure_window_ms,
+        cooldown_ms,
+    }
 }

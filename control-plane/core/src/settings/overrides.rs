@@ -1,4 +1,4 @@
-//! The environment's say in the breaker's numbers (`failure-state.md` §1.1): above what is built in, below
+//! The environment's say in the numbers of breaker and gate (`failure-state.md` §1.1, §2): above what is built in, below
 //! what the document says.
 //!
 //! The environment is an argument here, since the rules read nothing themselves. A value that is not a
@@ -9,6 +9,7 @@ use std::ops::RangeInclusive;
 
 use super::ProviderClass;
 use super::bounds::{RESET_TIMEOUT_MS, THRESHOLD};
+use super::gate::{ENVIRONMENT_MAX_MS, ENVIRONMENT_MIN_MS, FAILURES, SPAN_MS};
 
 const MULTIPLIER: RangeInclusive<u32> = 1..=1_000;
 const CYCLES: RangeInclusive<u32> = 0..=1_000;
@@ -19,6 +20,33 @@ pub struct Overrides {
     oauth: BreakerOverrides,
     apikey: BreakerOverrides,
     local: BreakerOverrides,
+    gate: GateOverrides,
+    gate_oauth: GateClassOverrides,
+    gate_apikey: GateClassOverrides,
+    gate_local: GateClassOverrides,
+}
+
+/// What the environment overrides of the cooldown gate for every class. `None` leaves what is built in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GateOverrides {
+    /// `PROVIDER_COOLDOWN_ENABLED`: `true`, `1` and `on` mean yes, everything else means no.
+    pub enabled: Option<bool>,
+    /// `PROVIDER_COOLDOWN_MIN_MS`.
+    pub min_retry_cooldown_ms: Option<u64>,
+    /// `PROVIDER_COOLDOWN_MAX_MS`.
+    pub max_retry_cooldown_ms: Option<u64>,
+}
+
+/// What the environment overrides of the cooldown gate for one class. The contract's names begin with
+/// `OMNIROUTE_PROVIDER_BREAKER_`, but the breaker itself never reads them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GateClassOverrides {
+    /// `OMNIROUTE_PROVIDER_BREAKER_<CLASS>_FAILURE_THRESHOLD`.
+    pub failure_threshold: Option<u32>,
+    /// `OMNIROUTE_PROVIDER_BREAKER_<CLASS>_FAILURE_WINDOW_MS`.
+    pub failure_window_ms: Option<u64>,
+    /// `OMNIROUTE_PROVIDER_BREAKER_<CLASS>_COOLDOWN_MS`.
+    pub cooldown_ms: Option<u64>,
 }
 
 /// What the environment overrides for one class of providers. `None` leaves what is built in.
@@ -61,51 +89,100 @@ impl Overrides {
         }
     }
 
+    /// The overrides of the cooldown gate that hold for every class.
+    #[must_use]
+    pub fn gate(&self) -> &GateOverrides {
+        &self.gate
+    }
+
+    /// The overrides of the cooldown gate of a class.
+    #[must_use]
+    pub fn gate_of(&self, class: ProviderClass) -> &GateClassOverrides {
+        match class {
+            ProviderClass::Oauth => &self.gate_oauth,
+            ProviderClass::Apikey => &self.gate_apikey,
+            ProviderClass::Local => &self.gate_local,
+        }
+    }
+
     fn set(&mut self, name: &str, value: &str) {
         let number = parse_number(value);
         let positive = number.filter(|number| *number > 0);
-        if let Some((class, member)) = self.member(name, "OMNIROUTE_CIRCUIT_BREAKER_") {
+        if let Some((class, member)) = class_member(name, "OMNIROUTE_CIRCUIT_BREAKER_") {
+            let class = self.breaker_mut(class);
             match member {
                 "THRESHOLD" => class.failure_threshold = within(positive, &THRESHOLD),
-                "RESET_MS" => {
-                    class.reset_timeout_ms = positive
-                        .map(|ms| ms.clamp(*RESET_TIMEOUT_MS.start(), *RESET_TIMEOUT_MS.end()));
-                }
+                "RESET_MS" => class.reset_timeout_ms = within_ms(positive, &RESET_TIMEOUT_MS),
                 _ => {}
             }
-        } else if let Some((class, member)) = self.member(name, "OMNIROUTE_PROVIDER_BREAKER_") {
+        } else if let Some((class, member)) = class_member(name, "OMNIROUTE_PROVIDER_BREAKER_") {
+            self.set_provider_breaker(class, member, number);
+        } else if let Some(member) = name.strip_prefix("PROVIDER_COOLDOWN_") {
+            let gate = &mut self.gate;
             match member {
-                "DEGRADATION_THRESHOLD" => {
-                    class.degradation_threshold = within(positive, &THRESHOLD);
-                }
-                "MAX_BACKOFF_MULTIPLIER" => {
-                    class.max_backoff_multiplier = within(positive, &MULTIPLIER);
-                }
-                "BACKOFF_ESCALATION_COUNT" => {
-                    class.escalate_after_cycles = within(number, &CYCLES);
-                }
+                "ENABLED" => gate.enabled = Some(is_switched_on(value)),
+                "MIN_MS" => gate.min_retry_cooldown_ms = within_ms(number, &ENVIRONMENT_MIN_MS),
+                "MAX_MS" => gate.max_retry_cooldown_ms = within_ms(number, &ENVIRONMENT_MAX_MS),
                 _ => {}
             }
         }
     }
 
-    /// The class that a variable names after the prefix, and the rest of its name.
-    fn member<'name>(
-        &mut self,
-        name: &'name str,
-        prefix: &str,
-    ) -> Option<(&mut BreakerOverrides, &'name str)> {
-        let rest = name.strip_prefix(prefix)?;
-        if let Some(member) = rest.strip_prefix("OAUTH_") {
-            return Some((&mut self.oauth, member));
+    /// The contract gives numbers of the gate to every class, numbers of the breaker not to the local one.
+    fn set_provider_breaker(&mut self, class: ProviderClass, member: &str, number: Option<u64>) {
+        let positive = number.filter(|number| *number > 0);
+        let gate = match class {
+            ProviderClass::Oauth => &mut self.gate_oauth,
+            ProviderClass::Apikey => &mut self.gate_apikey,
+            ProviderClass::Local => &mut self.gate_local,
+        };
+        match member {
+            "FAILURE_THRESHOLD" => gate.failure_threshold = within(positive, &FAILURES),
+            "FAILURE_WINDOW_MS" => gate.failure_window_ms = within_ms(positive, &SPAN_MS),
+            "COOLDOWN_MS" => gate.cooldown_ms = within_ms(positive, &SPAN_MS),
+            _ => {}
         }
-        if let Some(member) = rest.strip_prefix("API_KEY_") {
-            return Some((&mut self.apikey, member));
+        if class == ProviderClass::Local {
+            return;
         }
-        // The contract gives a local class to the first family of names only.
-        let member = rest.strip_prefix("LOCAL_")?;
-        (prefix == "OMNIROUTE_CIRCUIT_BREAKER_").then_some((&mut self.local, member))
+        let breaker = self.breaker_mut(class);
+        match member {
+            "DEGRADATION_THRESHOLD" => breaker.degradation_threshold = within(positive, &THRESHOLD),
+            "MAX_BACKOFF_MULTIPLIER" => {
+                breaker.max_backoff_multiplier = within(positive, &MULTIPLIER);
+            }
+            "BACKOFF_ESCALATION_COUNT" => breaker.escalate_after_cycles = within(number, &CYCLES),
+            _ => {}
+        }
     }
+
+    fn breaker_mut(&mut self, class: ProviderClass) -> &mut BreakerOverrides {
+        match class {
+            ProviderClass::Oauth => &mut self.oauth,
+            ProviderClass::Apikey => &mut self.apikey,
+            ProviderClass::Local => &mut self.local,
+        }
+    }
+}
+
+/// The class that a variable names after the prefix, and the rest of its name.
+fn class_member<'name>(name: &'name str, prefix: &str) -> Option<(ProviderClass, &'name str)> {
+    let rest = name.strip_prefix(prefix)?;
+    let classes = [
+        ("OAUTH_", ProviderClass::Oauth),
+        ("API_KEY_", ProviderClass::Apikey),
+        ("LOCAL_", ProviderClass::Local),
+    ];
+    classes
+        .into_iter()
+        .find_map(|(word, class)| Some((class, rest.strip_prefix(word)?)))
+}
+
+fn is_switched_on(value: &str) -> bool {
+    let value = value.trim();
+    ["true", "1", "on"]
+        .iter()
+        .any(|word| value.eq_ignore_ascii_case(word))
 }
 
 /// A non-negative finite number without its fraction; `u64::MAX` when it is larger.
@@ -124,4 +201,8 @@ fn parse_number(value: &str) -> Option<u64> {
 fn within(number: Option<u64>, bounds: &RangeInclusive<u32>) -> Option<u32> {
     let number = u32::try_from(number?).unwrap_or(u32::MAX);
     Some(number.clamp(*bounds.start(), *bounds.end()))
+}
+
+fn within_ms(number: Option<u64>, bounds: &RangeInclusive<u64>) -> Option<u64> {
+    number.map(|ms| ms.clamp(*bounds.start(), *bounds.end()))
 }

@@ -102,6 +102,7 @@ impl ProviderPolicy {
             per_model_quota: provider
                 .per_model_quota
                 .unwrap_or_else(|| per_model_quota::by_default(&provider.id, class)),
+            gate: settings.provider_cooldown.policy(class, overrides),
             cooldown: CooldownPolicy {
                 base_ms: cooldown
                     .base_cooldown_ms

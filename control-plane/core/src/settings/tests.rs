@@ -143,10 +143,81 @@ fn a_local_class_has_only_the_first_family_of_names() {
 #[test]
 fn thresholds_of_the_provider_gate_do_not_touch_the_breaker() {
     let environment = [("OMNIROUTE_PROVIDER_BREAKER_OAUTH_FAILURE_THRESHOLD", "3")];
-    assert_eq!(
+    let (with, without) = (
         resolve(json!({}), "oauth", &environment),
-        resolve(json!({}), "oauth", &[])
+        resolve(json!({}), "oauth", &[]),
     );
+    assert_eq!(with.breaker, without.breaker);
+    let thresholds = [with, without].map(|policy| policy.gate.failure_threshold);
+    assert_eq!(thresholds, [3, 10]);
+}
+
+#[rstest]
+#[case("oauth", 10, 900_000, 300_000)]
+#[case("apikey", 15, 1_800_000, 600_000)]
+#[case("local", 2, 300_000, 60_000)]
+fn numbers_of_the_gate_by_class(
+    #[case] class: &str,
+    #[case] failure_threshold: u32,
+    #[case] failure_window_ms: u64,
+    #[case] cooldown_ms: u64,
+) {
+    let built_in = GatePolicy {
+        enabled: false,
+        failure_threshold,
+        failure_window_ms,
+        cooldown_ms,
+        min_retry_cooldown_ms: 5_000,
+        max_retry_cooldown_ms: 300_000,
+    };
+    assert_eq!(resolve(json!({}), class, &[]).gate, built_in);
+    let word = if class == "apikey" { "API_KEY" } else { class };
+    let named =
+        |member: &str| format!("OMNIROUTE_PROVIDER_BREAKER_{word}_{member}").to_ascii_uppercase();
+    let names = ["FAILURE_THRESHOLD", "FAILURE_WINDOW_MS", "COOLDOWN_MS"].map(named);
+    let environment = [
+        (names[0].as_str(), "20"),
+        (names[1].as_str(), "999"),
+        (names[2].as_str(), "90000000"),
+        ("PROVIDER_COOLDOWN_ENABLED", "on"),
+        ("PROVIDER_COOLDOWN_MIN_MS", "7200000"),
+        ("PROVIDER_COOLDOWN_MAX_MS", "0"),
+    ];
+    let overridden = GatePolicy {
+        enabled: true,
+        failure_threshold: 20,
+        failure_window_ms: 1_000,
+        cooldown_ms: 86_400_000,
+        min_retry_cooldown_ms: 3_600_000,
+        max_retry_cooldown_ms: 3_600_000,
+    };
+    assert_eq!(resolve(json!({}), class, &environment).gate, overridden);
+    let members = json!({"providerFailureThreshold": 4, "providerCooldownMs": 5_000});
+    let stored = json!({"providerCooldown": {
+        "enabled": false, "maxRetryCooldownMs": 3_600_000, "minRetryCooldownMs": 0, class: members,
+    }});
+    let gate = resolve(stored, class, &environment).gate;
+    let document = GatePolicy {
+        enabled: false,
+        failure_threshold: 4,
+        cooldown_ms: 5_000,
+        min_retry_cooldown_ms: 0,
+        ..overridden
+    };
+    assert_eq!(gate, document);
+}
+
+#[rstest]
+#[case("true", true)]
+#[case("1", true)]
+#[case(" ON ", true)]
+#[case("yes", false)]
+#[case("0", false)]
+#[case("", false)]
+fn the_gate_is_switched_on_by_three_words(#[case] value: &str, #[case] enabled: bool) {
+    let environment = [("PROVIDER_COOLDOWN_ENABLED", value)];
+    let gate = resolve(json!({}), "oauth", &environment).gate;
+    assert_eq!(gate.enabled, enabled);
 }
 
 #[test]
@@ -178,6 +249,12 @@ fn a_failure_threshold_lowered_alone_takes_the_degradation_with_it() {
 #[case::zone_empty(json!({"dailyReset": {"openai": {"timeZone": ""}}}), "dailyReset.openai.timeZone")]
 #[case::zone_of_the_machine(json!({"dailyReset": {"openai": {"timeZone": "../../etc/localtime"}}}), "dailyReset.openai.timeZone")]
 #[case::hour(json!({"dailyReset": {"openai": {"timeZone": "Asia/Tokyo", "hour": 24}}}), "dailyReset.openai.hour")]
+#[case::gate_threshold(json!({"providerCooldown": {"oauth": {"providerFailureThreshold": 0}}}), "providerCooldown.oauth.providerFailureThreshold")]
+#[case::gate_window(json!({"providerCooldown": {"apikey": {"providerFailureWindowMs": 999}}}), "providerCooldown.apikey.providerFailureWindowMs")]
+#[case::gate_cooldown(json!({"providerCooldown": {"local": {"providerCooldownMs": 86_400_001}}}), "providerCooldown.local.providerCooldownMs")]
+#[case::gate_min(json!({"providerCooldown": {"minRetryCooldownMs": 300_001}}), "providerCooldown.minRetryCooldownMs")]
+#[case::gate_max(json!({"providerCooldown": {"maxRetryCooldownMs": 3_600_001}}), "providerCooldown.maxRetryCooldownMs")]
+#[case::gate_max_below_min(json!({"providerCooldown": {"maxRetryCooldownMs": 4_999}}), "providerCooldown.maxRetryCooldownMs")]
 #[case::retries(json!({"waitForCooldown": {"maxRetries": 11}}), "waitForCooldown.maxRetries")]
 #[case::retry_wait(json!({"waitForCooldown": {"maxRetryWaitSec": 301}}), "waitForCooldown.maxRetryWaitSec")]
 #[case::wait_budget(json!({"waitForCooldown": {"budgetMs": 300_001}}), "waitForCooldown.budgetMs")]

@@ -8,8 +8,10 @@
 //! an outcome from the future counts as seen now. How old a report may be is the caller's matter.
 
 mod connection;
+mod gate;
 mod provider;
 
+use crate::breaker::Breaker;
 use crate::classify::{Classification, ClassifyContext, Origin, classify};
 use crate::config::Connection;
 use crate::ids::{AttemptId, ConnectionId, ProviderId};
@@ -76,17 +78,25 @@ pub fn apply(
         }
         Event::ReturnProbe { attempt } => {
             let mut log = Log::new(provider, now, Some(*attempt));
-            let before = subject.provider.clone();
-            subject.provider.breaker.return_probe(*attempt);
-            log.breaker(&before, subject.provider);
-            log.applied(before != *subject.provider)
+            let breaker = &mut subject.provider.breaker;
+            let before = breaker.clone();
+            breaker.return_probe(*attempt);
+            log.breaker(&before, breaker);
+            log.applied(before != *breaker)
         }
         Event::ResetBreaker => {
             let mut log = Log::new(provider, now, None);
-            let before = subject.provider.clone();
-            subject.provider.breaker.reset();
-            log.breaker(&before, subject.provider);
-            log.applied(before != *subject.provider)
+            let breaker = &mut subject.provider.breaker;
+            let before = breaker.clone();
+            breaker.reset();
+            log.breaker(&before, breaker);
+            log.applied(before != *breaker)
+        }
+        Event::ResetGate => {
+            let log = Log::new(provider, now, None);
+            let before = subject.provider.gate.clone();
+            subject.provider.gate.clear();
+            log.applied(before != subject.provider.gate)
         }
         Event::ResetConnection {
             connection,
@@ -134,7 +144,8 @@ pub fn apply_classified(
         connection,
     } = subject;
     let connection = connection.filter(|(config, _)| config.id == attempt.connection);
-    let provider_before = provider_state.clone();
+    let breaker_before = provider_state.breaker.clone();
+    let heard = provider::hears(&breaker_before, attempt);
     let mut changed = false;
     match connection {
         Some((config, state)) => {
@@ -146,12 +157,24 @@ pub fn apply_classified(
                 &policy.breaker,
             );
             connection::outcome(state, config, judged, policy, &mut log);
+            changed |= gate::outcome(
+                &mut provider_state.gate,
+                Some((config, state)),
+                judged,
+                heard,
+                policy,
+                &mut log,
+            );
             changed |= before != *state;
         }
-        None => provider::outcome(&mut provider_state.breaker, None, judged, &policy.breaker),
+        None => {
+            provider::outcome(&mut provider_state.breaker, None, judged, &policy.breaker);
+            let gate = &mut provider_state.gate;
+            changed |= gate::outcome(gate, None, judged, heard, policy, &mut log);
+        }
     }
-    log.breaker(&provider_before, provider_state);
-    changed |= provider_before != *provider_state;
+    log.breaker(&breaker_before, &provider_state.breaker);
+    changed |= breaker_before != provider_state.breaker;
     log.applied(changed)
 }
 
@@ -203,10 +226,11 @@ fn take_probe(
     provider: &ProviderId,
 ) -> Applied {
     let mut log = Log::new(provider, now, Some(attempt));
-    let before = state.clone();
-    let granted = state.breaker.take_probe(attempt, now, &policy.breaker);
-    log.breaker(&before, state);
-    let mut applied = log.applied(before != *state);
+    let breaker = &mut state.breaker;
+    let before = breaker.clone();
+    let granted = breaker.take_probe(attempt, now, &policy.breaker);
+    log.breaker(&before, breaker);
+    let mut applied = log.applied(before != *breaker);
     applied.probe_granted = granted;
     applied
 }
@@ -251,19 +275,23 @@ impl<'a> Log<'a> {
         }
     }
 
-    fn breaker(&mut self, before: &ProviderState, after: &ProviderState) {
-        let from = before.breaker.status.wire_name();
-        let to = after.breaker.status.wire_name();
+    fn breaker(&mut self, before: &Breaker, after: &Breaker) {
+        let from = before.status.wire_name();
+        let to = after.status.wire_name();
         if from != to {
             self.push(
                 None,
                 TransitionKind::Breaker {
                     from: from.to_owned(),
                     to: to.to_owned(),
-                    failure_count: after.breaker.failure_count,
+                    failure_count: after.failure_count,
                 },
             );
         }
+    }
+
+    fn provider(&mut self, kind: TransitionKind) {
+        self.push(None, kind);
     }
 
     fn connection(&mut self, connection: &ConnectionId, kind: TransitionKind) {

@@ -107,6 +107,13 @@ fn check(before: &Snapshot, world: &World, event: &Event, now: Timestamp) {
         assert!(new.locks.len() <= MAX_LOCKS);
         assert!(new.cooldown.backoff_level <= world.policy.cooldown.max_backoff_steps);
     }
+    let (old, new) = (&before.provider.gate, &world.state.gate);
+    assert!(
+        success || new.cooled >= old.cooled,
+        "the gate's end moves earlier"
+    );
+    let threshold = usize::try_from(world.policy.gate.failure_threshold).unwrap();
+    assert!(new.failures.len() <= threshold);
     let (old, new) = (&before.provider.breaker, &world.state.breaker);
     if let (
         BreakerStatus::HalfOpen { probe: Some(old) },
@@ -200,6 +207,7 @@ proptest! {
         world.add("c2");
         world.policy.per_model_quota = per_model;
         world.policy.lockout.enabled = true;
+        world.policy.gate.enabled = true;
         run(&mut world, &steps);
     }
 

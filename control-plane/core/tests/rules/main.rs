@@ -8,6 +8,8 @@ mod classify;
 #[cfg(test)]
 mod cooldown;
 #[cfg(test)]
+mod gate;
+#[cfg(test)]
 mod hints;
 #[cfg(test)]
 mod hostile;

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use tidegate_core::breaker::{Breaker, BreakerStatus};
 use tidegate_core::classify::{Origin, Reason, TerminalKind};
 use tidegate_core::cooldown::{Cooldown, LastError, Terminal};
+use tidegate_core::gate::{ConnectionGate, GateEnd, ProviderGate};
 use tidegate_core::ids::{ModelId, RuleId};
 use tidegate_core::lockout::{LockKey, ModelLock};
 use tidegate_core::settings::ProviderClass;
@@ -118,6 +119,43 @@ fn locks() -> impl Strategy<Value = Vec<ModelLock>> {
     })
 }
 
+fn gate_ends() -> impl Strategy<Value = Option<GateEnd>> {
+    let end = (times(), reasons());
+    end.prop_map(|(until, reason)| until.map(|until| GateEnd { until, reason }))
+}
+
+fn provider_gates() -> impl Strategy<Value = ProviderGate> {
+    let failures = prop::collection::vec(0..6_u64, 0..5);
+    (failures, times(), gate_ends(), gate_ends(), marks()).prop_map(
+        |(failures, emptied_at, cooled, held, reset)| {
+            let times = failures
+                .into_iter()
+                .map(|step| Timestamp(NOW.0 + step * 500));
+            let open = |time: &Timestamp| emptied_at.is_none_or(|emptied| *time > emptied);
+            ProviderGate {
+                failures: times.filter(open).collect(),
+                emptied_at,
+                last_network_failure_at: emptied_at,
+                cooled,
+                held,
+                reset,
+            }
+        },
+    )
+}
+
+fn connection_gates() -> impl Strategy<Value = ConnectionGate> {
+    (0..3_u32, gate_ends(), times(), marks()).prop_map(|(failures, cooled, at, escalated)| {
+        ConnectionGate {
+            failures,
+            cooled,
+            last_failure_at: at,
+            last_counted_at: at,
+            escalated,
+        }
+    })
+}
+
 fn connections() -> impl Strategy<Value = StateValue> {
     (
         cooldowns(),
@@ -127,9 +165,10 @@ fn connections() -> impl Strategy<Value = StateValue> {
         reasons(),
         origins(),
         locks(),
+        connection_gates(),
     )
         .prop_map(
-            |(cooldown, terminal, credential_version, seen, reason, origin, locks)| {
+            |(cooldown, terminal, credential_version, seen, reason, origin, locks, gate)| {
                 StateValue::Connection(ConnectionState {
                     cooldown,
                     terminal,
@@ -142,6 +181,7 @@ fn connections() -> impl Strategy<Value = StateValue> {
                     }),
                     last_counted_failure_at: seen,
                     locks,
+                    gate,
                     ..ConnectionState::default()
                 })
             },
@@ -155,8 +195,9 @@ fn providers() -> impl Strategy<Value = StateValue> {
         Just(BreakerStatus::Open),
         Just(BreakerStatus::HalfOpen { probe: None }),
     ];
-    (status, 0..5_u32, times(), 0..3_u32, marks()).prop_map(
-        |(status, failure_count, last_failure_at, open_cycles, epoch)| {
+    let breaker = (status, 0..5_u32, times(), 0..3_u32, marks());
+    (breaker, provider_gates()).prop_map(
+        |((status, failure_count, last_failure_at, open_cycles, epoch), gate)| {
             StateValue::Provider(ProviderState {
                 breaker: Breaker {
                     status,
@@ -166,6 +207,7 @@ fn providers() -> impl Strategy<Value = StateValue> {
                     last_network_failure_at: last_failure_at,
                     epoch,
                 },
+                gate,
             })
         },
     )
@@ -343,6 +385,24 @@ fn an_event_makes_what_was_restored_live() {
     .unwrap();
     let (value, ancestor) = restored.open(Version::new(5, 1), THIS);
     assert_eq!((value, ancestor), (banned(), Version::new(4, 1)));
+}
+
+/// What fell into the window of either life is in it, except what a success of either ended.
+#[test]
+fn windows_of_two_lives_are_one() {
+    let of = |failures: &[u64], emptied_at| {
+        let mut state = ProviderState::default();
+        state.gate.failures = failures.iter().copied().map(Timestamp).collect();
+        state.gate.emptied_at = emptied_at;
+        StateValue::Provider(state)
+    };
+    let live = of(&[NOW.0 + 2, NOW.0 + 3], None);
+    let offer = of(&[NOW.0 + 1, NOW.0 + 2], Some(NOW));
+    let current = (stored(live, 9_000), Version::new(5, 1));
+    let offers = [(stored(offer, 9_000), Version::new(4, 9))];
+    let effective = offer_all(&Some(current), &offers).unwrap().effective();
+    let all = [NOW.0 + 1, NOW.0 + 2, NOW.0 + 3];
+    assert_eq!(effective, of(&all, Some(NOW)));
 }
 
 /// A breaker that was reset in this life stays so, and one that opened later in an earlier life wins over

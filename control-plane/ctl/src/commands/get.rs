@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 use tidegate_proto::admin::v1::{
-    GetConfigurationRequest, GetConfigurationResponse, ListBreakersRequest, ListConnectionsRequest,
-    ListLockoutsRequest, ListTransitionsRequest,
+    BreakerStatus, GetConfigurationRequest, GetConfigurationResponse, ListBreakersRequest,
+    ListConnectionsRequest, ListLockoutsRequest, ListTransitionsRequest,
 };
 use tidegate_proto::config::v1::Document;
 
@@ -100,6 +100,7 @@ async fn connections(client: &mut Client, output: Output) -> Result<Listing, Fai
         "terminal",
         "cooldown",
         "until",
+        "gate",
         "level",
         "locked models",
         "last error",
@@ -118,6 +119,7 @@ async fn connections(client: &mut Client, output: Output) -> Result<Listing, Fai
             json!(connection.terminal),
             time_left(connection.cooldown_remaining_ms, output),
             moment_value(connection.cooldown_until_unix_ms),
+            time_left(connection.gate_remaining_ms, output),
             json!(connection.backoff_level),
             json!(connection.locked_models),
             json!(connection.last_error_status),
@@ -142,6 +144,9 @@ async fn breakers(client: &mut Client, output: Output) -> Result<Listing, Failur
         "retry after",
         "cycles",
         "last failure",
+        "in window",
+        "cools for",
+        "why",
     ]);
     for breaker in answer.breakers {
         let wait = (breaker.retry_after_ms > 0).then_some(breaker.retry_after_ms);
@@ -153,9 +158,23 @@ async fn breakers(client: &mut Client, output: Output) -> Result<Listing, Failur
             time_left(wait, output),
             json!(breaker.open_cycle_count),
             moment_value(breaker.last_failure_unix_ms),
+            window(&breaker),
+            time_left(breaker.gate_remaining_ms, output),
+            json!(breaker.gate_reason),
         ]);
     }
     Ok(listing)
+}
+
+/// Failures in the window of the cooldown gate and how many cool the provider; nothing while the gate is off.
+fn window(breaker: &BreakerStatus) -> Value {
+    if !breaker.gate_enabled {
+        return Value::Null;
+    }
+    json!(format!(
+        "{}/{}",
+        breaker.gate_failure_count, breaker.gate_failure_threshold
+    ))
 }
 
 async fn lockouts(client: &mut Client, output: Output) -> Result<Listing, Failure> {

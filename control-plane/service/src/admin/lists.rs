@@ -32,15 +32,19 @@ impl Admin {
     /// All connections, by provider and priority.
     pub(crate) fn connections(&self, current: &Current) -> Vec<proto::ConnectionStatus> {
         let now = self.clock.now();
+        let of_provider = |entry: &ProviderEntry| -> Vec<proto::ConnectionStatus> {
+            let configured = entry.connections.iter();
+            configured
+                .map(|config| {
+                    let state = self.state_of(config);
+                    let credential = current.credentials.get(&config.id);
+                    let version = credential.map_or(0, |credential| credential.version);
+                    connection(entry, config, version, &state, now)
+                })
+                .collect()
+        };
         let providers = current.config.providers.values();
-        providers
-            .flat_map(|entry| &entry.connections)
-            .map(|config| {
-                let state = self.state_of(config);
-                let credential = current.credentials.get(&config.id);
-                connection(config, credential.map_or(0, |it| it.version), &state, now)
-            })
-            .collect()
+        providers.flat_map(of_provider).collect()
     }
 
     /// All running model locks, longest remaining first.
@@ -72,6 +76,9 @@ fn breaker(entry: &ProviderEntry, state: &ProviderState, now: Timestamp) -> prot
     let policy = &entry.policy.breaker;
     let breaker = &state.breaker;
     let phase = breaker.phase(now, policy);
+    let gate_policy = &entry.policy.gate;
+    let gate_end = state.gate.end(now, gate_policy);
+    let in_window = state.gate.failures_in_window(now, gate_policy);
     proto::BreakerStatus {
         provider: entry.provider.id.to_string(),
         state: phase.wire_name().to_owned(),
@@ -82,10 +89,18 @@ fn breaker(entry: &ProviderEntry, state: &ProviderState, now: Timestamp) -> prot
         degradation_threshold: policy.degradation_threshold,
         failure_threshold: policy.failure_threshold,
         effective_reset_timeout_ms: breaker.effective_reset_timeout_ms(policy),
+        gate_enabled: gate_policy.enabled,
+        gate_failure_count: u32::try_from(in_window).unwrap_or(u32::MAX),
+        gate_failure_threshold: gate_policy.failure_threshold,
+        gate_remaining_ms: gate_end.map(|end| end.until.remaining_ms(now)),
+        gate_reason: gate_end
+            .map(|end| serde_word(&end.reason))
+            .unwrap_or_default(),
     }
 }
 
 fn connection(
+    entry: &ProviderEntry,
     config: &Connection,
     credential_version: u64,
     state: &ConnectionState,
@@ -101,6 +116,7 @@ fn connection(
     };
     let error = state.last_error.as_ref();
     let origin = error.and_then(|error| error.origin.as_ref());
+    let gate_end = state.gate.end(now, &entry.policy.gate);
     let locked = state
         .locks
         .iter()
@@ -131,6 +147,8 @@ fn connection(
             .as_ref()
             .map(|terminal| serde_word(&terminal.kind))
             .unwrap_or_default(),
+        gate_remaining_ms: gate_end.map(|end| end.until.remaining_ms(now)),
+        gate_failure_count: state.gate.failures,
     }
 }
 
@@ -176,6 +194,26 @@ pub(crate) fn transition(transition: &Transition) -> proto::Transition {
             "cooldown",
             format!(
                 "{} for {} ms, level {backoff_level}",
+                serde_word(reason),
+                until.ms_since(transition.at)
+            ),
+        ),
+        TransitionKind::ProviderCooldown { until, reason } => (
+            "provider_cooldown",
+            format!(
+                "{} for {} ms",
+                serde_word(reason),
+                until.ms_since(transition.at)
+            ),
+        ),
+        TransitionKind::ConnectionGate {
+            until,
+            failures,
+            reason,
+        } => (
+            "provider_cooldown",
+            format!(
+                "{} for {} ms, failure {failures} in a row",
                 serde_word(reason),
                 until.ms_since(transition.at)
             ),

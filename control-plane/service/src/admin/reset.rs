@@ -1,7 +1,8 @@
 //! Ending states by hand (decision 24).
 //!
 //! Each value is one compare-and-set, then saved in the checkpoint at once, since the answer says whether the reset would
-//! survive the loss of the hot store. A terminal state ends only when its connection is named.
+//! survive the loss of the hot store. A terminal state ends only when its connection is named. The cooldown gate is a
+//! cooldown: the provider's ends with the cooldowns of the provider, a connection's entry with its connection's.
 
 use tidegate_core::config::Config;
 use tidegate_core::ids::{ConnectionId, ModelId, ProviderId, Shard};
@@ -52,7 +53,7 @@ pub(crate) struct Selection {
 /// What a reset did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
-    /// Breakers, connections and locks that changed.
+    /// Breakers, gates, connections and locks that changed.
     pub(crate) count: u32,
     /// Something of it is not in the checkpoint.
     pub(crate) unsaved: bool,
@@ -80,15 +81,17 @@ impl Admin {
     ) -> Result<Outcome, Refused> {
         let connections = selected(config, selection)?;
         let mut outcome = Outcome::default();
-        if selection.scope.breakers() && selection.connection.is_none() {
-            for provider in config.providers.keys() {
-                if selection
-                    .provider
-                    .as_ref()
-                    .is_none_or(|only| only == provider)
-                {
-                    self.reset_breaker(provider, &mut outcome).await?;
-                }
+        // Breaker and gate are a provider's; a named connection asks for neither.
+        let only = selection.provider.as_ref();
+        let providers = config.providers.keys().filter(|provider| {
+            selection.connection.is_none() && only.is_none_or(|only| only == *provider)
+        });
+        for provider in providers {
+            if selection.scope.breakers() {
+                self.reset_breaker(provider, &mut outcome).await?;
+            }
+            if selection.scope.cooldowns() {
+                self.reset_gate(provider, &mut outcome).await?;
             }
         }
         for (provider, connection) in connections {
@@ -118,8 +121,21 @@ impl Admin {
             return Ok(());
         };
         // Also a clean breaker begins a new epoch, so that what is under way does not count.
-        let weight = u32::from(!before.is_clean());
+        let weight = u32::from(!before.breaker.is_clean());
         self.reset_value(provider, None, &Event::ResetBreaker, weight, outcome)
+            .await
+    }
+
+    async fn reset_gate(
+        &self,
+        provider: &ProviderId,
+        outcome: &mut Outcome,
+    ) -> Result<(), Refused> {
+        let Some(before) = self.view.provider(provider) else {
+            return Ok(());
+        };
+        let weight = u32::from(!before.gate.is_clean());
+        self.reset_value(provider, None, &Event::ResetGate, weight, outcome)
             .await
     }
 

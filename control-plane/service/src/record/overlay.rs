@@ -7,8 +7,7 @@ use tidegate_core::ids::{ConnectionId, ProviderId, Shard};
 use tidegate_core::outcome::AttemptOutcome;
 use tidegate_core::routing::View as _;
 use tidegate_core::state::apply::{Applied, Subject, apply};
-use tidegate_core::state::{ConnectionState, Event, ProviderState, StateValue};
-use tidegate_core::version::Version;
+use tidegate_core::state::{ConnectionState, Event, ProviderState};
 use tidegate_store::hot::MarkMove;
 
 use super::Recorder;
@@ -61,14 +60,10 @@ impl Recorder {
         };
         let applied = apply(subject, event, self.clock.now(), &entry.policy, provider);
         if applied.changed {
-            let value = resolved(StateValue::Provider(provider_state), version);
-            if let StateValue::Provider(state) = value {
-                self.view.overlay_provider(provider, state);
-            }
-            if let Some((connection, state)) = connection.zip(connection_state)
-                && let StateValue::Connection(state) =
-                    resolved(StateValue::Connection(state), version)
-            {
+            provider_state.resolve_marks(version);
+            self.view.overlay_provider(provider, provider_state);
+            if let Some((connection, mut state)) = connection.zip(connection_state) {
+                state.resolve_marks(version);
                 self.view
                     .overlay_connection(provider, &connection.id, state);
             }
@@ -89,9 +84,4 @@ impl Recorder {
             self.view.clear_overlays(shard);
         }
     }
-}
-
-fn resolved(mut value: StateValue, version: Version) -> StateValue {
-    value.resolve_marks(version);
-    value
 }

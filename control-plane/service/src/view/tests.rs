@@ -31,6 +31,7 @@ fn state(failures: u32) -> ProviderState {
             failure_count: failures,
             ..Breaker::default()
         },
+        ..ProviderState::default()
     }
 }
 

@@ -175,7 +175,7 @@ fn exclusion(message: common::Exclusion) -> Option<Exclusion> {
 }
 
 fn reason(word: &str) -> Option<ExclusionReason> {
-    const REASONS: [ExclusionReason; 11] = [
+    const REASONS: [ExclusionReason; 12] = [
         ExclusionReason::NotAllowed,
         ExclusionReason::ProtocolMismatch,
         ExclusionReason::Terminal(TerminalKind::Expired),
@@ -183,6 +183,7 @@ fn reason(word: &str) -> Option<ExclusionReason> {
         ExclusionReason::Terminal(TerminalKind::Banned),
         ExclusionReason::Disabled,
         ExclusionReason::CircuitOpen,
+        ExclusionReason::ProviderCooldown,
         ExclusionReason::ConnectionCooldown,
         ExclusionReason::RequestExhaustion,
         ExclusionReason::ModelLockout,

@@ -5,7 +5,7 @@ use tidegate_core::ids::{ModelId, PlaneIncarnation};
 use tidegate_core::outcome::{Attempt, UpstreamError};
 use tidegate_core::settings::Overrides;
 use tidegate_core::state::codec::{encode_payload, key_text};
-use tidegate_core::state::{StateKey, StoredValue, VALUE_SCHEMA};
+use tidegate_core::state::{StateKey, StateValue, StoredValue, VALUE_SCHEMA};
 use tidegate_proto::config::v1::HotValue;
 use tidegate_wire::version_to_proto;
 

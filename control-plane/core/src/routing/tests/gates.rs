@@ -49,6 +49,7 @@ fn only_exclusion(world: &World) -> Exclusion {
 )]
 #[case(ExclusionReason::Disabled, "disabled", false)]
 #[case(ExclusionReason::CircuitOpen, "circuit_open", true)]
+#[case(ExclusionReason::ProviderCooldown, "provider_cooldown", true)]
 #[case(ExclusionReason::ConnectionCooldown, "connection_cooldown", true)]
 #[case(ExclusionReason::RequestExhaustion, "request_exhaustion", false)]
 #[case(ExclusionReason::ModelLockout, "model_lockout", true)]
@@ -230,4 +231,73 @@ fn an_explanation_is_bounded() {
     let explanation = world.with_input(explain);
     assert_eq!(explanation.targets.len(), MAX_EXPLAINED);
     assert_eq!(explanation.omitted, 500);
+}
+
+/// The combo `c` of two accounts of `p1`, with the gate as given and the provider held.
+fn held_for(left_ms: u64) -> World {
+    let mut world = World::combo(&["p1/k1", "p1/k2"], &["p1/m"], json!({}), no_waits());
+    let mut state = ProviderState::default();
+    state
+        .gate
+        .hold_until(START.plus_ms(left_ms), Reason::ServerError);
+    let provider = ProviderId::new("p1").unwrap();
+    world.view.providers.insert(provider, Arc::new(state));
+    world
+}
+
+/// Gate 2 skips the whole target and tells when to come back.
+#[test]
+fn a_provider_that_is_held_is_skipped_whole_and_is_a_timer() {
+    let world = held_for(30_000);
+    let exclusion = only_exclusion(&world);
+    assert_eq!(exclusion.reason, ExclusionReason::ProviderCooldown);
+    assert_eq!(exclusion.connection, None);
+    assert_eq!(exclusion.until, Some(START.plus_ms(30_000)));
+    let rejection = world.reject();
+    assert_eq!(
+        (rejection.status, rejection.retry_after_secs),
+        (503, Some(30))
+    );
+}
+
+/// The gate is looked at when a combo's targets are resolved, not for a model named directly.
+#[test]
+fn only_combos_look_at_the_gate() {
+    let mut world = held_for(30_000);
+    world.facts.model = "p1/m".to_owned();
+    assert_eq!(world.dispatch().connection.as_str(), "k1");
+}
+
+#[test]
+fn an_entry_of_the_gate_skips_its_account_only_and_only_while_the_gate_is_on() {
+    let settings = |enabled| {
+        let mut settings = no_waits();
+        settings["providerCooldown"] = json!({ "enabled": enabled });
+        settings
+    };
+    for (enabled, expected) in [(true, "k2"), (false, "k1")] {
+        let accounts = ["p1/k1", "p1/k2"];
+        let mut world = World::combo(&accounts, &["p1/m"], json!({}), settings(enabled));
+        let mut state = ConnectionState::default();
+        state.gate.failures = 1;
+        state.gate.cooled = Some(crate::gate::GateEnd {
+            until: START.plus_ms(5_000),
+            reason: Reason::RateLimitExceeded,
+        });
+        world.connection_state("k1", state);
+        assert_eq!(world.dispatch().connection.as_str(), expected);
+    }
+}
+
+/// A wait for the gate is a wait for a cooldown.
+#[test]
+fn a_combo_waits_for_the_gate() {
+    let waits = json!({"comboCooldownWait": {"maxWaitMs": 30_000}});
+    let mut world = held_for(2_000);
+    let mut document = crate::config::Document::clone(&world.config.document);
+    document.settings = serde_json::from_value(waits).unwrap();
+    world.config = Config::build(document, 1, &Overrides::default()).unwrap();
+    let journey = world.run(|_, _| Reply::Success);
+    assert_eq!(journey.cooldown_waits(), [2_050]);
+    assert_eq!(journey.attempts, ["p1/k1/m"]);
 }

@@ -6,6 +6,7 @@ use crate::classify::{
 };
 use crate::config::Connection;
 use crate::cooldown::{Cooldown, CooldownChange, CoolingFailure, LastError, Refusal};
+use crate::gate::ConnectionGate;
 use crate::ids::ModelId;
 use crate::lockout::{self, LockingFailure};
 use crate::settings::ProviderPolicy;
@@ -40,6 +41,7 @@ pub(super) fn adopt_credential(state: &mut ConnectionState, credential_version: 
         return false;
     }
     let cleared = clear_faults(state, true);
+    state.gate = ConnectionGate::default();
     state.credential_version = credential_version;
     cleared
 }
@@ -49,7 +51,9 @@ pub(super) fn reset(state: &mut ConnectionState, terminal_too: bool) -> bool {
     if state.terminal.is_some() && !terminal_too {
         return false;
     }
-    clear_faults(state, true)
+    let gate_cleared = !state.gate.is_clean();
+    state.gate = ConnectionGate::default();
+    clear_faults(state, true) || gate_cleared
 }
 
 /// Ends cooldown, last error, refusal streak and, if asked, the terminal state.

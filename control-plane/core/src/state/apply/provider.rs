@@ -2,9 +2,23 @@
 //! (`failure-state.md` §1.6, decisions 8 to 10).
 
 use crate::breaker::{Breaker, BreakerPolicy, BreakerStatus};
+use crate::outcome::Attempt;
 use crate::time::Timestamp;
 
 use super::Judged;
+
+/// Whether the breaker takes note of how the attempt ended: it holds the probe, or it was decided in this epoch and
+/// the breaker admits.
+pub(super) fn hears(breaker: &Breaker, attempt: &Attempt) -> bool {
+    if breaker.probe_holder() == Some(attempt.id) {
+        return true;
+    }
+    let admits = match breaker.status {
+        BreakerStatus::Open | BreakerStatus::HalfOpen { .. } => false,
+        BreakerStatus::Closed | BreakerStatus::Degraded => true,
+    };
+    admits && breaker.epoch.seen_by(attempt.epoch)
+}
 
 /// Applies a judged outcome. `mark` is when the last counted failure of the same connection happened.
 pub(super) fn outcome(
@@ -17,12 +31,8 @@ pub(super) fn outcome(
         probe_verdict(breaker, mark, judged);
         return;
     }
-    if !breaker.epoch.seen_by(judged.attempt.epoch) {
+    if !hears(breaker, judged.attempt) {
         return;
-    }
-    match breaker.status {
-        BreakerStatus::Open | BreakerStatus::HalfOpen { .. } => return,
-        BreakerStatus::Closed | BreakerStatus::Degraded => {}
     }
     if judged.classification.success {
         breaker.record_success(judged.count, policy);
@@ -80,7 +90,7 @@ fn is_duplicate(
 }
 
 /// How far two events are apart; reports come in any order.
-fn apart_ms(one: Timestamp, other: Timestamp) -> u64 {
+pub(super) fn apart_ms(one: Timestamp, other: Timestamp) -> u64 {
     one.0.abs_diff(other.0)
 }
 

@@ -7,6 +7,7 @@
 use crate::breaker::{Breaker, BreakerStatus, Probe};
 use crate::classify::{Origin, Reason, TerminalKind};
 use crate::cooldown::{Cooldown, LastError, RefusalStreak, Terminal};
+use crate::gate::{ConnectionGate, ProviderGate};
 use crate::ids::AttemptId;
 use crate::lockout::{MAX_LOCKS, ModelLock};
 use crate::time::Timestamp;
@@ -20,6 +21,7 @@ pub(super) fn join(one: &StateValue, other: &StateValue) -> StateValue {
         (StateValue::Provider(one), StateValue::Provider(other)) => {
             StateValue::Provider(ProviderState {
                 breaker: breaker(&one.breaker, &other.breaker),
+                gate: provider_gate(&one.gate, &other.gate),
             })
         }
         (StateValue::Connection(one), StateValue::Connection(other)) => {
@@ -76,6 +78,44 @@ fn breaker(one: &Breaker, other: &Breaker) -> Breaker {
     }
 }
 
+/// Of two gates the one that was reset last; of one life all failures that no success of either ended.
+fn provider_gate(one: &ProviderGate, other: &ProviderGate) -> ProviderGate {
+    let order = |gate: &ProviderGate| mark_order(gate.reset);
+    if order(one) != order(other) {
+        let newer = if order(one) > order(other) {
+            one
+        } else {
+            other
+        };
+        return newer.clone();
+    }
+    let emptied_at = one.emptied_at.max(other.emptied_at);
+    let mut failures = one.failures.union(&other.failures);
+    if let Some(emptied_at) = emptied_at {
+        failures.drop_until(emptied_at);
+    }
+    ProviderGate {
+        failures,
+        emptied_at,
+        last_network_failure_at: one
+            .last_network_failure_at
+            .max(other.last_network_failure_at),
+        cooled: one.cooled.max(other.cooled),
+        held: one.held.max(other.held),
+        reset: one.reset,
+    }
+}
+
+fn connection_gate(one: &ConnectionGate, other: &ConnectionGate) -> ConnectionGate {
+    ConnectionGate {
+        failures: one.failures.max(other.failures),
+        cooled: one.cooled.max(other.cooled),
+        last_failure_at: one.last_failure_at.max(other.last_failure_at),
+        last_counted_at: one.last_counted_at.max(other.last_counted_at),
+        escalated: one.escalated.max(other.escalated),
+    }
+}
+
 fn connection(one: &ConnectionState, other: &ConnectionState) -> ConnectionState {
     let mut joined = if one.credential_version >= other.credential_version {
         one.clone()
@@ -93,6 +133,7 @@ fn connection(one: &ConnectionState, other: &ConnectionState) -> ConnectionState
             .as_ref()
             .max_by(other.last_error.as_ref(), error_order);
         joined.refusals = refusals(&one.refusals, &other.refusals);
+        joined.gate = connection_gate(&one.gate, &other.gate);
     }
     joined.last_counted_failure_at = one
         .last_counted_failure_at

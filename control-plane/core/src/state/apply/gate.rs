@@ -63,7 +63,8 @@ fn failure(
     policy: &ProviderPolicy,
     log: &mut Log<'_>,
 ) -> bool {
-    if !counts(judged, policy.per_model_quota) {
+    let config = connection.as_ref().map(|(config, _)| *config);
+    if !counts(judged, policy.keeps_quota_per_model(config)) {
         return false;
     }
     let last_counted_at = connection

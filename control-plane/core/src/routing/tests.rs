@@ -6,6 +6,7 @@ mod final_answers;
 mod gates;
 mod naming;
 mod properties;
+mod rule_scopes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

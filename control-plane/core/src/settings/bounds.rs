@@ -3,6 +3,8 @@
 //!
 //! A member that is unset takes its default, so only what is written is looked at.
 
+mod error_rules;
+
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
@@ -50,6 +52,7 @@ impl Settings {
         self.provider_cooldown.check(&mut found);
         lockout(&self.model_lockout, &mut found);
         daily_reset(&self.daily_reset, &mut found);
+        error_rules::error_rules(self, &mut found);
         wait_for_cooldown(&self.wait_for_cooldown, &mut found);
         combo_cooldown_wait(&self.combo_cooldown_wait, &mut found);
         streams(&self.streams, &mut found);

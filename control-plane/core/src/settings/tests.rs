@@ -335,3 +335,63 @@ fn an_unknown_member_is_an_error() {
     let read = serde_json::from_value::<Settings>(json!({"waitForCooldown": {"maxWait": 1}}));
     assert!(read.unwrap_err().to_string().contains("maxWait"));
 }
+
+fn rule(members: Value) -> Value {
+    let mut rule = json!({"status": 429, "match": "x", "scope": "model"});
+    if let (Value::Object(rule), Value::Object(members)) = (&mut rule, members) {
+        rule.extend(members);
+    }
+    json!({"providerErrorRules": {"acme": [rule]}})
+}
+
+#[rstest]
+#[case::status_low(rule(json!({"status": 99})), "providerErrorRules.acme[0].status")]
+#[case::status_high(rule(json!({"status": 600})), "providerErrorRules.acme[0].status")]
+#[case::text_empty(rule(json!({"match": ""})), "providerErrorRules.acme[0].match")]
+#[case::text_blank(rule(json!({"match": " \t"})), "providerErrorRules.acme[0].match")]
+#[case::text_long(rule(json!({"match": "é".repeat(201)})), "providerErrorRules.acme[0].match")]
+#[case::cooldown_short(rule(json!({"cooldownMs": 999})), "providerErrorRules.acme[0].cooldownMs")]
+#[case::cooldown_long(
+    rule(json!({"cooldownMs": 2_592_000_001_u64})),
+    "providerErrorRules.acme[0].cooldownMs"
+)]
+#[case::reason(rule(json!({"reason": "local"})), "providerErrorRules.acme[0].reason")]
+#[case::too_many(
+    json!({"providerErrorRules": {
+        "a": vec![json!({"status": 429, "match": "x", "scope": "model"}); 30],
+        "b": vec![json!({"status": 429, "match": "x", "scope": "model"}); 21],
+    }}),
+    "providerErrorRules"
+)]
+#[case::phrase_short(
+    json!({"banDetection": {"extraPhrases": ["abc", "ab"]}}),
+    "banDetection.extraPhrases[1]"
+)]
+#[case::phrase_long(
+    json!({"banDetection": {"extraPhrases": ["x".repeat(201)]}}),
+    "banDetection.extraPhrases[0]"
+)]
+#[case::phrases(
+    json!({"banDetection": {"extraPhrases": vec!["abc"; 101]}}),
+    "banDetection.extraPhrases"
+)]
+#[case::providers(
+    json!({"errorRules": {"scopeProviders": vec!["p"; 1_001]}}),
+    "errorRules.scopeProviders"
+)]
+fn rules_about_errors_are_bounded(#[case] value: Value, #[case] field: &str) {
+    let violations = settings(value).violations();
+    let fields: Vec<&str> = violations.iter().map(|it| it.field.as_str()).collect();
+    assert_eq!(fields, [field]);
+}
+
+#[test]
+fn rules_about_errors_at_their_bounds_are_good() {
+    let good = json!({"status": 100, "match": "é".repeat(200), "scope": "provider",
+        "reason": "unknown", "cooldownMs": 2_592_000_000_u64});
+    let value = json!({
+        "providerErrorRules": {"acme": vec![good; 50]},
+        "banDetection": {"extraPhrases": vec!["abc"; 100]},
+    });
+    assert_eq!(settings(value).violations(), []);
+}

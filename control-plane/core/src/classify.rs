@@ -101,6 +101,7 @@ pub const TRIP_STATUSES: [u16; 5] = [408, 500, 502, 503, 504];
 /// Why something is excluded or failed (`failure-state.md` §0, reason vocabulary).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub enum Reason {
     /// A quota is used up.
     QuotaExhausted,

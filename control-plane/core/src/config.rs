@@ -24,7 +24,7 @@ pub(crate) use violations::Violations;
 
 use crate::ids::{ComboName, ConnectionId, KeyId, ModelId, ProviderId};
 pub use crate::secret_source::SecretSource;
-use crate::settings::{ProviderClass, ProviderPolicy, Settings};
+use crate::settings::{ProviderClass, ProviderPolicy, Settings, WrittenSettings};
 
 /// Most entries of each list of the document.
 pub const MAX_ENTRIES: usize = 100_000;
@@ -38,6 +38,7 @@ pub const MAX_LIMITED_TO: usize = 1_000;
 /// The configuration as written in YAML or sent to the control plane.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Document {
     /// Upstream families.
     pub providers: Vec<Provider>,
@@ -47,13 +48,15 @@ pub struct Document {
     pub combos: Vec<Combo>,
     /// Clients' API keys.
     pub keys: Vec<ApiKey>,
-    /// Resilience settings.
-    pub settings: Settings,
+    /// Resilience settings, as written.
+    #[cfg_attr(test, schemars(with = "crate::settings::Settings"))]
+    pub settings: WrittenSettings,
 }
 
 /// The wire protocol a provider speaks (decision 48).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub enum Protocol {
     /// `/chat/completions`, `/responses`, `/embeddings`; credential as a bearer token.
     Openai,
@@ -64,6 +67,7 @@ pub enum Protocol {
 /// An upstream family.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Provider {
     /// Unique id.
     pub id: ProviderId,
@@ -90,6 +94,7 @@ pub struct Provider {
 /// How an account is chosen among a provider's connections (decision 25).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub enum AccountStrategy {
     /// Lowest priority number first, then in the order written.
     #[default]
@@ -99,6 +104,7 @@ pub enum AccountStrategy {
 /// One credential at a provider.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Connection {
     /// Unique id over all providers.
     pub id: ConnectionId,
@@ -127,6 +133,7 @@ pub struct Connection {
 /// A named ordered list of steps and how it is walked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Combo {
     /// Unique name; a model of this name is shadowed.
     pub name: ComboName,
@@ -143,6 +150,7 @@ pub struct Combo {
 /// In which order targets are tried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub enum Strategy {
     /// As written.
     #[default]
@@ -152,6 +160,7 @@ pub enum Strategy {
 /// One step of a combo: `provider/model` alone, or with members.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub enum Step {
     /// `provider/model`.
     Model(String),
@@ -162,6 +171,7 @@ pub enum Step {
 /// A step with members.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DetailedStep {
     /// `provider/model`.
     pub model: String,
@@ -173,6 +183,7 @@ pub struct DetailedStep {
 /// Members of `combo.config` (`routing.md` §1.5).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ComboConfig {
     /// Same-target retries, 0..=10; default 1.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -205,6 +216,7 @@ impl ComboConfig {
 /// A client's API key. Only its SHA-256 is kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ApiKey {
     /// Unique id, for logs and people.
     pub id: KeyId,
@@ -238,6 +250,10 @@ pub struct Config {
     pub version: u64,
     /// The document as applied.
     pub document: Arc<Document>,
+    /// Its settings as they act.
+    pub settings: Arc<Settings>,
+    /// What had to be mended in the settings, where they are stored ones.
+    pub mended: Vec<Violation>,
     /// Providers with their policies and connections.
     pub providers: BTreeMap<ProviderId, ProviderEntry>,
     /// Combos by name, steps resolved.

@@ -109,6 +109,21 @@ macro_rules! name {
             }
         }
 
+        #[cfg(test)]
+        impl schemars::JsonSchema for $name {
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                stringify!($name).into()
+            }
+
+            fn inline_schema() -> bool {
+                true
+            }
+
+            fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                schemars::json_schema!({"type": "string", "minLength": 1, "maxLength": $limit})
+            }
+        }
+
         impl TryFrom<String> for $name {
             type Error = NameError;
 

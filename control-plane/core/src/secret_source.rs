@@ -11,6 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 /// Where a secret is read from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub enum SecretSource {
     /// An environment variable.
     Env(String),

@@ -1,24 +1,37 @@
 //! The settings document: contract names, defaults and bounds (`sessions-and-streams.md` §3.3).
 //!
-//! Reading is strict: an unknown member is an error. Bounds are checked by [`Settings::violations`], so that
-//! a document out of bounds never replaces a good one. [`ProviderPolicy::resolve`] turns settings, class and
-//! environment into the numbers the state machines of one provider run on.
+//! What people wrote is kept as it is ([`WrittenSettings`]) and read in two ways. What they send is read
+//! strictly: an unknown member, a wrong type, a number out of bounds is refused with its path, so that a bad
+//! document never replaces a good one. What the store holds is read leniently, so that a replica starts whatever
+//! stands there. [`ProviderPolicy::resolve`] turns settings, class and environment into the numbers the state
+//! machines of one provider run on; [`effective`] tells people what acts and why.
 
 mod bounds;
+mod effective;
+mod entries;
 mod error_rules;
 mod gate;
+mod members;
+mod number;
 mod overrides;
+mod patch;
 mod per_model_quota;
 mod policy;
+mod stored;
+mod strict;
 #[cfg(test)]
 mod tests;
+mod written;
 
-pub use bounds::MAX_COOLDOWN_WAIT_MS;
+pub use effective::{EffectiveSetting, Source, effective};
 pub use error_rules::{
     BanDetectionSettings, DailyResetSettings, ErrorRulesSettings, ProviderErrorRule, RuleScope,
 };
 pub use gate::{GateClassSettings, ProviderCooldownSettings};
+pub use members::MAX_COOLDOWN_WAIT_MS;
 pub use overrides::{BreakerOverrides, GateClassOverrides, GateOverrides, Overrides};
+pub use stored::StoredReading;
+pub use written::{MAX_SETTINGS_BYTES, WrittenSettings};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,6 +51,7 @@ use crate::lockout::LockoutPolicy;
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(rename_all = "lowercase")]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub enum ProviderClass {
     /// Subscription accounts behind OAuth.
     Oauth,
@@ -51,6 +65,7 @@ pub enum ProviderClass {
 /// All resilience settings. Every member has a default; times are in ms.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Settings {
     /// Provider breaker, per class.
     pub provider_breaker: ProviderBreakerSettings,
@@ -79,6 +94,7 @@ pub struct Settings {
 /// `providerBreaker`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ProviderBreakerSettings {
     /// For class `oauth`.
     pub oauth: BreakerClassSettings,
@@ -97,6 +113,7 @@ pub struct ProviderBreakerSettings {
 /// One class of `providerBreaker`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct BreakerClassSettings {
     /// 1..=1000 and below `failureThreshold` (not checked for `local`); unset = the class's default.
     pub degradation_threshold: Option<u32>,
@@ -109,6 +126,7 @@ pub struct BreakerClassSettings {
 /// `connectionCooldown`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ConnectionCooldownSettings {
     /// For class `oauth`.
     pub oauth: CooldownClassSettings,
@@ -121,11 +139,15 @@ pub struct ConnectionCooldownSettings {
 /// One class of `connectionCooldown`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CooldownClassSettings {
     /// 0..=86 400 000; unset = the class's default.
     pub base_cooldown_ms: Option<u64>,
     /// Unset = the class's default.
     pub use_upstream_retry_hints: Option<bool>,
+    /// Accepted and kept without effect (`sessions-and-streams.md` §3.3).
+    #[serde(rename = "useUpstream429BreakerHints")]
+    pub use_upstream_429_breaker_hints: Option<bool>,
     /// 0..=32; unset = the class's default.
     pub max_backoff_steps: Option<u32>,
 }
@@ -133,6 +155,7 @@ pub struct CooldownClassSettings {
 /// `modelLockout` (`failure-state.md` §4.1).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ModelLockoutSettings {
     /// Failures of combo targets lock models.
     pub enabled: bool,
@@ -151,6 +174,7 @@ pub struct ModelLockoutSettings {
 /// `waitForCooldown`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct WaitForCooldownSettings {
     /// Wait at all.
     pub enabled: bool,
@@ -165,6 +189,7 @@ pub struct WaitForCooldownSettings {
 /// `comboCooldownWait`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ComboCooldownWaitSettings {
     /// Wait at all.
     pub enabled: bool,
@@ -179,6 +204,7 @@ pub struct ComboCooldownWaitSettings {
 /// `streams`: limits of one upstream attempt (`sessions-and-streams.md` §4.6).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct StreamSettings {
     /// Dialling, 1..=600 000.
     pub connect_timeout_ms: u64,

@@ -209,7 +209,7 @@ impl Decider {
             judged: judged.map(|judged| (judged.classification, judged.failed_at)),
             decision,
             attempt,
-            deadlines: config.document.settings.streams.clone(),
+            deadlines: config.settings.streams.clone(),
             age: self.view.age(local_now()),
             now: self.clock.now(),
             configuration_version: config.version,

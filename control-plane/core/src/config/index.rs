@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 
 use crate::classify::{self, RuleBooks};
 use crate::ids::{ComboName, ConnectionId, ModelId, ProviderId};
-use crate::settings::{Overrides, ProviderPolicy};
+use crate::settings::{Overrides, ProviderPolicy, Settings, StoredReading};
 
 use super::{
     ApiKey, ComboEntry, ComboTarget, Config, Connection, Document, ProviderEntry, Violation,
@@ -21,8 +21,8 @@ pub fn key_hash(key: &str) -> String {
 }
 
 impl Config {
-    /// Checks a document and indexes it. `version` is its version in the durable store, `overrides` what the
-    /// environment says.
+    /// Checks a document that people send and indexes it; its settings are read strictly. `version` is its version
+    /// in the durable store, `overrides` what the environment says.
     ///
     /// # Errors
     /// Everything that is wrong with the document, at most [`super::MAX_VIOLATIONS`] and a count of the rest.
@@ -31,17 +31,64 @@ impl Config {
         version: u64,
         overrides: &Overrides,
     ) -> Result<Self, Vec<Violation>> {
-        let violations = validate::violations(&document);
-        if !violations.is_empty() {
-            return Err(violations);
+        let mut found = validate::violations(&document);
+        let settings = match document.settings.strict() {
+            Ok(settings) => settings,
+            Err(violations) => {
+                validate::settings(violations, &mut found);
+                Settings::default()
+            }
+        };
+        if !found.is_empty() {
+            return Err(found.into_vec());
         }
+        Ok(Self::index(
+            document,
+            version,
+            overrides,
+            settings,
+            Vec::new(),
+        ))
+    }
+
+    /// Checks a document that the store holds and indexes it; its settings are read leniently
+    /// ([`crate::settings::WrittenSettings::stored`]), so they are never a reason not to use it.
+    ///
+    /// # Errors
+    /// As [`Self::build`], but for the settings.
+    pub fn build_stored(
+        document: Document,
+        version: u64,
+        overrides: &Overrides,
+    ) -> Result<Self, Vec<Violation>> {
+        let found = validate::violations(&document);
+        if !found.is_empty() {
+            return Err(found.into_vec());
+        }
+        let StoredReading {
+            settings,
+            warnings,
+            members: _,
+        } = document.settings.stored();
+        Ok(Self::index(
+            document, version, overrides, settings, warnings,
+        ))
+    }
+
+    fn index(
+        document: Document,
+        version: u64,
+        overrides: &Overrides,
+        settings: Settings,
+        mended: Vec<Violation>,
+    ) -> Self {
         // Every process comes through here before it judges anything.
         classify::prepare();
         let connections: Vec<Arc<Connection>> =
             document.connections.iter().cloned().map(Arc::new).collect();
-        Ok(Self {
+        Self {
             version,
-            providers: providers(&document, &connections, overrides),
+            providers: providers(&document, &settings, &connections, overrides),
             combos: combos(&document),
             keys: keys(&document),
             connections: connections
@@ -50,7 +97,9 @@ impl Config {
                 .collect(),
             bare_models: bare_models(&document),
             document: Arc::new(document),
-        })
+            settings: Arc::new(settings),
+            mended,
+        }
     }
 
     /// The key with this SHA-256 in lower-case hex; see [`key_hash`].
@@ -80,10 +129,11 @@ impl Config {
 
 fn providers(
     document: &Document,
+    settings: &Settings,
     connections: &[Arc<Connection>],
     overrides: &Overrides,
 ) -> BTreeMap<ProviderId, ProviderEntry> {
-    let books = RuleBooks::new(&document.settings);
+    let books = RuleBooks::new(settings);
     let mut entries: BTreeMap<ProviderId, ProviderEntry> = document
         .providers
         .iter()
@@ -92,12 +142,7 @@ fn providers(
             let url = base_url::without_trailing_slash(&provider.base_url);
             url.clone_into(&mut written.base_url);
             let entry = ProviderEntry {
-                policy: ProviderPolicy::resolve_with(
-                    &document.settings,
-                    provider,
-                    overrides,
-                    &books,
-                ),
+                policy: ProviderPolicy::resolve_with(settings, provider, overrides, &books),
                 models: provider.models.iter().cloned().collect(),
                 provider: written,
                 connections: Vec::new(),

@@ -20,8 +20,8 @@ const MAX_VARIABLE_BYTES: usize = 256;
 const MAX_PATH_BYTES: usize = 4_096;
 const SHA256_HEX_DIGITS: usize = 64;
 
-/// Everything wrong with the document, at most [`super::MAX_VIOLATIONS`] and a count of the rest.
-pub(super) fn violations(document: &Document) -> Vec<Violation> {
+/// Everything wrong with the document but for its settings.
+pub(super) fn violations(document: &Document) -> Violations {
     let mut found = Violations::default();
     let sizes = [
         ("providers", document.providers.len()),
@@ -31,17 +31,26 @@ pub(super) fn violations(document: &Document) -> Vec<Violation> {
     ];
     let fits = sizes.map(|(field, entries)| found.at_most(field, entries, MAX_ENTRIES));
     if fits.contains(&false) {
-        return found.into_vec();
+        return found;
     }
     let names = Names::of(document);
     providers(&document.providers, &mut found);
     connections(&document.connections, &names, &mut found);
     combos(&document.combos, &names, &mut found);
     keys(&document.keys, &names, &mut found);
-    for Violation { field, message } in document.settings.violations() {
-        found.push(format!("settings.{field}"), message);
+    found
+}
+
+/// Adds what is wrong with the settings.
+pub(super) fn settings(violations: Vec<Violation>, found: &mut Violations) {
+    for Violation { field, message } in violations {
+        let field = if field.is_empty() {
+            "settings".to_owned()
+        } else {
+            format!("settings.{field}")
+        };
+        found.push(field, message);
     }
-    found.into_vec()
 }
 
 /// What can be referred to.

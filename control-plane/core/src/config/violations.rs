@@ -6,6 +6,16 @@ use std::ops::RangeInclusive;
 
 use super::Violation;
 
+impl Violation {
+    /// What is wrong, and where.
+    pub(crate) fn new(field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            field: field.into(),
+            message: message.into(),
+        }
+    }
+}
+
 /// Most violations that are told; the rest is counted in one more.
 pub const MAX_VIOLATIONS: usize = 100;
 
@@ -20,10 +30,7 @@ impl Violations {
     /// Adds one.
     pub(crate) fn push(&mut self, field: impl Into<String>, message: impl Into<String>) {
         if self.told.len() < MAX_VIOLATIONS {
-            self.told.push(Violation {
-                field: field.into(),
-                message: message.into(),
-            });
+            self.told.push(Violation::new(field, message));
         } else {
             self.untold = self.untold.saturating_add(1);
         }
@@ -62,6 +69,24 @@ impl Violations {
             );
         }
         fits
+    }
+
+    /// How many were found, told or not.
+    pub(crate) fn len(&self) -> usize {
+        self.told.len().saturating_add(self.untold)
+    }
+
+    /// Nothing is wrong so far.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Adds all of another collection.
+    pub(crate) fn extend(&mut self, others: Self) {
+        self.untold = self.untold.saturating_add(others.untold);
+        for other in others.told {
+            self.push(other.field, other.message);
+        }
     }
 
     /// Everything found, in order; empty when nothing is wrong.

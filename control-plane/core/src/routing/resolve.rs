@@ -48,7 +48,7 @@ pub(super) struct Terms {
 /// model that some provider lists.
 #[must_use]
 pub fn resolve<'a>(config: &'a Config, name: &str) -> Option<Route<'a>> {
-    let settings = &config.document.settings;
+    let settings = &config.settings;
     let stored = config.combo(name).or_else(|| {
         let name = name.strip_prefix("combo/")?;
         config.combo(name)

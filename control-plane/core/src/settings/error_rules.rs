@@ -5,9 +5,23 @@ use serde::{Deserialize, Serialize};
 use crate::classify::Reason;
 use crate::ids::ProviderId;
 
+use super::members::Member;
+
+/// Members of `banDetection`.
+pub(super) const BAN_DETECTION: &[Member] =
+    &[Member::entries("extraPhrases"), Member::flag("autoDisable")];
+
+/// Members of `errorRules`.
+pub(super) const ALLOWLISTS: &[Member] = &[
+    Member::entries("fullTextProviders"),
+    Member::entries("scopeProviders"),
+    Member::entries("egressBucketedProviders"),
+];
+
 /// `banDetection` (`failure-state.md` §3.7, §3.8-20).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct BanDetectionSettings {
     /// Further texts that mean a ban, compared without regard to case; at most 100 of 3 to 200 characters.
     pub extra_phrases: Vec<String>,
@@ -19,6 +33,7 @@ pub struct BanDetectionSettings {
 /// exempt from the first two lists.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ErrorRulesSettings {
     /// Rules see the text of the body; of others only its code and type.
     pub full_text_providers: Vec<ProviderId>,
@@ -46,6 +61,7 @@ impl Default for ErrorRulesSettings {
 /// An operator's rule: an answer with this status and text means that (`failure-state.md` §5.3).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ProviderErrorRule {
     /// Status of the answer, 100..=599.
     pub status: u16,
@@ -65,6 +81,7 @@ pub struct ProviderErrorRule {
 /// What a rule acts on (decision 18).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub enum RuleScope {
     /// The model is locked on the connection.
     Model,
@@ -77,6 +94,7 @@ pub enum RuleScope {
 /// `dailyReset.<provider>` (decision 22).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DailyResetSettings {
     /// IANA name of the zone, for example `Asia/Shanghai`.
     pub time_zone: String,

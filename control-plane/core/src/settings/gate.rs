@@ -1,32 +1,47 @@
 //! Settings of the opt-in provider cooldown gate (`failure-state.md` §2): names, bounds, and what they come to for
 //! a provider.
 
-use std::ops::RangeInclusive;
-
 use serde::{Deserialize, Serialize};
 
 use crate::config::Violations;
 use crate::gate::GatePolicy;
 
+use super::members::{Bounds, Member};
 use super::{Overrides, ProviderClass};
 
 /// Failures within the window.
-pub(super) const FAILURES: RangeInclusive<u32> = 1..=1_000;
+pub(super) const FAILURES: Bounds = Bounds::same(1, 1_000);
 /// Length of the window and of the provider's cooldown, in ms.
-pub(super) const SPAN_MS: RangeInclusive<u64> = 1_000..=86_400_000;
-/// First cooldown of a connection as the environment may say it, in ms.
-pub(super) const ENVIRONMENT_MIN_MS: RangeInclusive<u64> = 0..=3_600_000;
-/// Longest cooldown of a connection as the environment may say it, in ms.
-pub(super) const ENVIRONMENT_MAX_MS: RangeInclusive<u64> = 0..=86_400_000;
+pub(super) const SPAN_MS: Bounds = Bounds::same(1_000, 86_400_000);
+/// First cooldown of a connection, in ms. What is stored and the environment may say more than the API takes.
+pub(super) const FIRST_RETRY_MS: Bounds = Bounds::wider_stored((0, 300_000), (0, 3_600_000));
+/// Longest cooldown of a connection, in ms, likewise.
+pub(super) const LONGEST_RETRY_MS: Bounds =
+    Bounds::wider_stored((0, 3_600_000), (0, 86_400_000));
 
-const MIN_RETRY_MS: RangeInclusive<u64> = 0..=300_000;
-const MAX_RETRY_MS: RangeInclusive<u64> = 0..=3_600_000;
+/// Members of `providerCooldown` (`sessions-and-streams.md` §3.3).
+pub(super) const MEMBERS: &[Member] = &[
+    Member::flag("enabled"),
+    Member::whole("minRetryCooldownMs", FIRST_RETRY_MS),
+    Member::whole("maxRetryCooldownMs", LONGEST_RETRY_MS),
+    Member::members("oauth", CLASS),
+    Member::members("apikey", CLASS),
+    Member::members("local", CLASS),
+];
+
+const CLASS: &[Member] = &[
+    Member::whole("providerFailureThreshold", FAILURES),
+    Member::whole("providerFailureWindowMs", SPAN_MS),
+    Member::whole("providerCooldownMs", SPAN_MS),
+];
+
 const DEFAULT_MIN_RETRY_MS: u64 = 5_000;
 const DEFAULT_MAX_RETRY_MS: u64 = 300_000;
 
 /// `providerCooldown`. What is unset is what the environment says, else the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ProviderCooldownSettings {
     /// The gate is looked at; off by default.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -48,6 +63,7 @@ pub struct ProviderCooldownSettings {
 /// One class of `providerCooldown` (`failure-state.md` §2.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct GateClassSettings {
     /// Failures within the window that cool the provider, 1..=1 000; unset = the class's default.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -95,31 +111,27 @@ impl ProviderCooldownSettings {
         }
     }
 
-    /// Adds what is out of bounds.
-    pub(super) fn check(&self, found: &mut Violations) {
-        let longest = self.max_retry_cooldown_ms;
-        if let Some(first) = self.min_retry_cooldown_ms {
-            found.within("providerCooldown.minRetryCooldownMs", first, &MIN_RETRY_MS);
+    /// Adds what does not fit together.
+    pub(super) fn conflicts(&self, found: &mut Violations) {
+        let first = self.first_ms();
+        if let Some(longest) = self.max_retry_cooldown_ms
+            && longest < first
+        {
+            found.push(
+                "providerCooldown.maxRetryCooldownMs",
+                format!("must be at least minRetryCooldownMs ({first}), is {longest}"),
+            );
         }
-        if let Some(longest) = longest {
-            let field = "providerCooldown.maxRetryCooldownMs";
-            let first = self.min_retry_cooldown_ms.unwrap_or(DEFAULT_MIN_RETRY_MS);
-            found.within(field, longest, &MAX_RETRY_MS);
-            if longest < first {
-                found.push(
-                    field,
-                    format!("must be at least minRetryCooldownMs ({first}), is {longest}"),
-                );
-            }
-        }
-        let classes = [
-            ("oauth", &self.oauth),
-            ("apikey", &self.apikey),
-            ("local", &self.local),
-        ];
-        for (name, class) in classes {
-            class.check(&format!("providerCooldown.{name}"), found);
-        }
+    }
+
+    /// Makes it fit.
+    pub(super) fn reconcile(&mut self) {
+        let first = self.first_ms();
+        self.max_retry_cooldown_ms = self.max_retry_cooldown_ms.map(|longest| longest.max(first));
+    }
+
+    fn first_ms(&self) -> u64 {
+        self.min_retry_cooldown_ms.unwrap_or(DEFAULT_MIN_RETRY_MS)
     }
 
     fn of(&self, class: ProviderClass) -> &GateClassSettings {
@@ -127,27 +139,6 @@ impl ProviderCooldownSettings {
             ProviderClass::Oauth => &self.oauth,
             ProviderClass::Apikey => &self.apikey,
             ProviderClass::Local => &self.local,
-        }
-    }
-}
-
-impl GateClassSettings {
-    fn check(&self, path: &str, found: &mut Violations) {
-        if let Some(failures) = self.provider_failure_threshold {
-            found.within(
-                format!("{path}.providerFailureThreshold"),
-                failures,
-                &FAILURES,
-            );
-        }
-        let spans = [
-            ("providerFailureWindowMs", self.provider_failure_window_ms),
-            ("providerCooldownMs", self.provider_cooldown_ms),
-        ];
-        for (name, span) in spans {
-            if let Some(ms) = span {
-                found.within(format!("{path}.{name}"), ms, &SPAN_MS);
-            }
         }
     }
 }

@@ -5,14 +5,16 @@
 //! number, negative or, where 0 has no meaning, 0 counts as unset; one out of bounds is brought into them,
 //! and fractions are cut off (`sessions-and-streams.md` §3.3).
 
-use std::ops::RangeInclusive;
-
 use super::ProviderClass;
-use super::bounds::{RESET_TIMEOUT_MS, THRESHOLD};
-use super::gate::{ENVIRONMENT_MAX_MS, ENVIRONMENT_MIN_MS, FAILURES, SPAN_MS};
+use super::gate::{FAILURES, FIRST_RETRY_MS, LONGEST_RETRY_MS, SPAN_MS};
+use super::members::{Bounds, RESET_TIMEOUT_MS, THRESHOLD};
+use super::number::truncated_text;
 
-const MULTIPLIER: RangeInclusive<u32> = 1..=1_000;
-const CYCLES: RangeInclusive<u32> = 0..=1_000;
+const CIRCUIT_BREAKER: &str = "OMNIROUTE_CIRCUIT_BREAKER_";
+const PROVIDER_BREAKER: &str = "OMNIROUTE_PROVIDER_BREAKER_";
+const PROVIDER_COOLDOWN: &str = "PROVIDER_COOLDOWN_";
+const MULTIPLIER: Bounds = Bounds::same(1, 1_000);
+const CYCLES: Bounds = Bounds::same(0, 1_000);
 
 /// What the environment overrides, per class.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -105,31 +107,86 @@ impl Overrides {
         }
     }
 
+    /// The variable that decides a member of the settings, when one does.
+    pub(super) fn variable_of(&self, path: &[&str]) -> Option<String> {
+        match *path {
+            ["providerBreaker", class, member] => self.variable_of_breaker(class, member),
+            ["providerCooldown", class, member] => self.variable_of_gate(class, member),
+            ["providerCooldown", member] => {
+                let gate = &self.gate;
+                let (is_set, name) = match member {
+                    "enabled" => (gate.enabled.is_some(), "ENABLED"),
+                    "minRetryCooldownMs" => (gate.min_retry_cooldown_ms.is_some(), "MIN_MS"),
+                    "maxRetryCooldownMs" => (gate.max_retry_cooldown_ms.is_some(), "MAX_MS"),
+                    _ => return None,
+                };
+                is_set.then(|| format!("{PROVIDER_COOLDOWN}{name}"))
+            }
+            _ => None,
+        }
+    }
+
+    fn variable_of_breaker(&self, class: &str, member: &str) -> Option<String> {
+        let (class, word) = class_of(class)?;
+        let breaker = self.of(class);
+        let (is_set, prefix, name) = match member {
+            "failureThreshold" => (
+                breaker.failure_threshold.is_some(),
+                CIRCUIT_BREAKER,
+                "THRESHOLD",
+            ),
+            "resetTimeoutMs" => (
+                breaker.reset_timeout_ms.is_some(),
+                CIRCUIT_BREAKER,
+                "RESET_MS",
+            ),
+            "degradationThreshold" => (
+                breaker.degradation_threshold.is_some(),
+                PROVIDER_BREAKER,
+                "DEGRADATION_THRESHOLD",
+            ),
+            _ => return None,
+        };
+        is_set.then(|| format!("{prefix}{word}_{name}"))
+    }
+
+    fn variable_of_gate(&self, class: &str, member: &str) -> Option<String> {
+        let (class, word) = class_of(class)?;
+        let gate = self.gate_of(class);
+        let (is_set, name) = match member {
+            "providerFailureThreshold" => (gate.failure_threshold.is_some(), "FAILURE_THRESHOLD"),
+            "providerFailureWindowMs" => (gate.failure_window_ms.is_some(), "FAILURE_WINDOW_MS"),
+            "providerCooldownMs" => (gate.cooldown_ms.is_some(), "COOLDOWN_MS"),
+            _ => return None,
+        };
+        is_set.then(|| format!("{PROVIDER_BREAKER}{word}_{name}"))
+    }
+
     fn set(&mut self, name: &str, value: &str) {
         let number = parse_number(value);
         let positive = number.filter(|number| *number > 0);
-        if let Some((class, member)) = class_member(name, "OMNIROUTE_CIRCUIT_BREAKER_") {
+        if let Some((class, member)) = class_member(name, CIRCUIT_BREAKER) {
             let class = self.breaker_mut(class);
             match member {
-                "THRESHOLD" => class.failure_threshold = within(positive, &THRESHOLD),
-                "RESET_MS" => class.reset_timeout_ms = within_ms(positive, &RESET_TIMEOUT_MS),
+                "THRESHOLD" => class.failure_threshold = within(positive, THRESHOLD),
+                "RESET_MS" => class.reset_timeout_ms = within_ms(positive, RESET_TIMEOUT_MS),
                 _ => {}
             }
-        } else if let Some((class, member)) = class_member(name, "OMNIROUTE_PROVIDER_BREAKER_") {
+        } else if let Some((class, member)) = class_member(name, PROVIDER_BREAKER) {
             self.set_provider_breaker(class, member, number);
-        } else if let Some(member) = name.strip_prefix("PROVIDER_COOLDOWN_") {
+        } else if let Some(member) = name.strip_prefix(PROVIDER_COOLDOWN) {
             let gate = &mut self.gate;
             match member {
                 "ENABLED" => gate.enabled = Some(is_switched_on(value)),
-                "MIN_MS" => gate.min_retry_cooldown_ms = within_ms(number, &ENVIRONMENT_MIN_MS),
-                "MAX_MS" => gate.max_retry_cooldown_ms = within_ms(number, &ENVIRONMENT_MAX_MS),
+                "MIN_MS" => gate.min_retry_cooldown_ms = within_ms(number, FIRST_RETRY_MS),
+                "MAX_MS" => gate.max_retry_cooldown_ms = within_ms(number, LONGEST_RETRY_MS),
                 _ => {}
             }
         }
     }
 
     /// The contract gives numbers of the gate to every class, numbers of the breaker not to the local one.
-    fn set_provider_breaker(&mut self, class: ProviderClass, member: &str, number: Option<u64>) {
+    fn set_provider_breaker(&mut self, class: ProviderClass, member: &str, number: Option<i128>) {
         let positive = number.filter(|number| *number > 0);
         let gate = match class {
             ProviderClass::Oauth => &mut self.gate_oauth,
@@ -137,9 +194,9 @@ impl Overrides {
             ProviderClass::Local => &mut self.gate_local,
         };
         match member {
-            "FAILURE_THRESHOLD" => gate.failure_threshold = within(positive, &FAILURES),
-            "FAILURE_WINDOW_MS" => gate.failure_window_ms = within_ms(positive, &SPAN_MS),
-            "COOLDOWN_MS" => gate.cooldown_ms = within_ms(positive, &SPAN_MS),
+            "FAILURE_THRESHOLD" => gate.failure_threshold = within(positive, FAILURES),
+            "FAILURE_WINDOW_MS" => gate.failure_window_ms = within_ms(positive, SPAN_MS),
+            "COOLDOWN_MS" => gate.cooldown_ms = within_ms(positive, SPAN_MS),
             _ => {}
         }
         if class == ProviderClass::Local {
@@ -147,11 +204,11 @@ impl Overrides {
         }
         let breaker = self.breaker_mut(class);
         match member {
-            "DEGRADATION_THRESHOLD" => breaker.degradation_threshold = within(positive, &THRESHOLD),
+            "DEGRADATION_THRESHOLD" => breaker.degradation_threshold = within(positive, THRESHOLD),
             "MAX_BACKOFF_MULTIPLIER" => {
-                breaker.max_backoff_multiplier = within(positive, &MULTIPLIER);
+                breaker.max_backoff_multiplier = within(positive, MULTIPLIER);
             }
-            "BACKOFF_ESCALATION_COUNT" => breaker.escalate_after_cycles = within(number, &CYCLES),
+            "BACKOFF_ESCALATION_COUNT" => breaker.escalate_after_cycles = within(number, CYCLES),
             _ => {}
         }
     }
@@ -162,6 +219,16 @@ impl Overrides {
             ProviderClass::Apikey => &mut self.apikey,
             ProviderClass::Local => &mut self.local,
         }
+    }
+}
+
+/// A class by its name in the settings, and its word in variables.
+fn class_of(name: &str) -> Option<(ProviderClass, &'static str)> {
+    match name {
+        "oauth" => Some((ProviderClass::Oauth, "OAUTH")),
+        "apikey" => Some((ProviderClass::Apikey, "API_KEY")),
+        "local" => Some((ProviderClass::Local, "LOCAL")),
+        _ => None,
     }
 }
 
@@ -185,24 +252,18 @@ fn is_switched_on(value: &str) -> bool {
         .any(|word| value.eq_ignore_ascii_case(word))
 }
 
-/// A non-negative finite number without its fraction; `u64::MAX` when it is larger.
-fn parse_number(value: &str) -> Option<u64> {
-    let value = value.trim();
-    if let Ok(number) = value.parse::<u64>() {
-        return Some(number);
-    }
-    let number = value.parse::<f64>().ok()?;
-    if !number.is_finite() || number < 0.0 {
+/// A non-negative finite number without its fraction.
+fn parse_number(value: &str) -> Option<i128> {
+    if value.trim().starts_with('-') {
         return None;
     }
-    Some(format!("{:.0}", number.trunc()).parse().unwrap_or(u64::MAX))
+    truncated_text(value)
 }
 
-fn within(number: Option<u64>, bounds: &RangeInclusive<u32>) -> Option<u32> {
-    let number = u32::try_from(number?).unwrap_or(u32::MAX);
-    Some(number.clamp(*bounds.start(), *bounds.end()))
+fn within(number: Option<i128>, bounds: Bounds) -> Option<u32> {
+    u32::try_from(bounds.clamp(number?)).ok()
 }
 
-fn within_ms(number: Option<u64>, bounds: &RangeInclusive<u64>) -> Option<u64> {
-    number.map(|ms| ms.clamp(*bounds.start(), *bounds.end()))
+fn within_ms(number: Option<i128>, bounds: Bounds) -> Option<u64> {
+    number.map(|ms| bounds.clamp(ms))
 }

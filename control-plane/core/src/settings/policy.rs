@@ -94,27 +94,14 @@ impl ProviderPolicy {
         books: &RuleBooks<'_>,
     ) -> Self {
         let class = ProviderClass::of(provider);
-        let (breaker, cooldown) = class_settings(settings, class);
-        let defaults = class_defaults(class);
-        let breaker = breaker_policy(class, &defaults, breaker, settings, overrides);
+        let (breaker, cooldown) = class_policies(settings, class, overrides);
         Self {
             class,
             per_model_quota: provider
                 .per_model_quota
                 .unwrap_or_else(|| per_model_quota::by_default(&provider.id, class)),
             gate: settings.provider_cooldown.policy(class, overrides),
-            cooldown: CooldownPolicy {
-                base_ms: cooldown
-                    .base_cooldown_ms
-                    .unwrap_or(defaults.base_cooldown_ms),
-                max_backoff_steps: cooldown
-                    .max_backoff_steps
-                    .unwrap_or(defaults.max_backoff_steps),
-                cap_ms: settings.model_lockout.max_cooldown_ms,
-                trust_hints: cooldown
-                    .use_upstream_retry_hints
-                    .unwrap_or(defaults.trust_hints),
-            },
+            cooldown,
             lockout: LockoutPolicy {
                 daily_reset: daily_reset(settings, &provider.id),
                 ..lockout_policy(&settings.model_lockout, breaker.reset_timeout_ms)
@@ -123,6 +110,30 @@ impl ProviderPolicy {
             rules: books.of(&provider.id),
         }
     }
+}
+
+/// What the class alone decides, whichever provider it is.
+pub(super) fn class_policies(
+    settings: &Settings,
+    class: ProviderClass,
+    overrides: &Overrides,
+) -> (BreakerPolicy, CooldownPolicy) {
+    let (breaker, cooldown) = class_settings(settings, class);
+    let defaults = class_defaults(class);
+    let breaker = breaker_policy(class, &defaults, breaker, settings, overrides);
+    let cooldown = CooldownPolicy {
+        base_ms: cooldown
+            .base_cooldown_ms
+            .unwrap_or(defaults.base_cooldown_ms),
+        max_backoff_steps: cooldown
+            .max_backoff_steps
+            .unwrap_or(defaults.max_backoff_steps),
+        cap_ms: settings.model_lockout.max_cooldown_ms,
+        trust_hints: cooldown
+            .use_upstream_retry_hints
+            .unwrap_or(defaults.trust_hints),
+    };
+    (breaker, cooldown)
 }
 
 fn class_settings(

@@ -1,5 +1,9 @@
 //! Defaults per class, bounds, and who outranks whom.
 
+mod effective;
+mod readings;
+mod schema;
+
 use rstest::rstest;
 use serde_json::{Value, json};
 

@@ -216,7 +216,7 @@ fn deadlines(config: &Config) -> Deadlines {
         readiness_timeout_ms,
         idle_timeout_ms,
         attempt_deadline_ms,
-    } = config.document.settings.streams;
+    } = config.settings.streams;
     let limit = |ms: u64| (ms > 0).then(|| Duration::from_millis(ms));
     Deadlines {
         connect: limit(connect_timeout_ms),

@@ -1,0 +1,101 @@
+//! What acts and who said so.
+
+use serde_json::{Value, json};
+
+use super::super::*;
+
+fn listed(value: Value, environment: &[(&str, &str)]) -> Vec<EffectiveSetting> {
+    let settings: WrittenSettings = serde_json::from_value(value).unwrap();
+    let overrides = Overrides::from_environment(environment.iter().copied());
+    effective(&settings.stored(), &overrides)
+}
+
+fn one(listed: &[EffectiveSetting], path: &str) -> (Value, Source) {
+    let found = listed.iter().find(|setting| setting.path == path);
+    found
+        .map(|it| (it.value.clone(), it.source.clone()))
+        .unwrap()
+}
+
+#[test]
+fn each_value_has_its_source() {
+    let environment = [
+        ("OMNIROUTE_CIRCUIT_BREAKER_OAUTH_THRESHOLD", "20"),
+        ("OMNIROUTE_CIRCUIT_BREAKER_API_KEY_THRESHOLD", "30"),
+        ("OMNIROUTE_CIRCUIT_BREAKER_LOCAL_RESET_MS", "-5"),
+        (
+            "OMNIROUTE_PROVIDER_BREAKER_OAUTH_DEGRADATION_THRESHOLD",
+            "9.9",
+        ),
+    ];
+    let stored = json!({
+        "providerBreaker": {"apikey": {"failureThreshold": "15.5"}},
+        "connectionCooldown": {"oauth": {"maxBackoffSteps": "none"}},
+        "modelLockout": {"enabled": true},
+    });
+    let all = listed(stored, &environment);
+    let environment = |name: &str| Source::Environment(name.to_owned());
+    for (path, value, source) in [
+        (
+            "providerBreaker.apikey.failureThreshold",
+            json!(15),
+            Source::Stored,
+        ),
+        (
+            "providerBreaker.oauth.failureThreshold",
+            json!(20),
+            environment("OMNIROUTE_CIRCUIT_BREAKER_OAUTH_THRESHOLD"),
+        ),
+        (
+            "providerBreaker.oauth.degradationThreshold",
+            json!(9),
+            environment("OMNIROUTE_PROVIDER_BREAKER_OAUTH_DEGRADATION_THRESHOLD"),
+        ),
+        (
+            "providerBreaker.local.resetTimeoutMs",
+            json!(15_000),
+            Source::BuiltIn,
+        ),
+        (
+            "providerBreaker.local.degradationThreshold",
+            json!(2),
+            Source::BuiltIn,
+        ),
+        (
+            "connectionCooldown.oauth.maxBackoffSteps",
+            json!(8),
+            Source::BuiltIn,
+        ),
+        (
+            "connectionCooldown.oauth.useUpstream429BreakerHints",
+            json!(null),
+            Source::BuiltIn,
+        ),
+        ("modelLockout.enabled", json!(true), Source::Stored),
+        (
+            "modelLockout.baseCooldownMs",
+            json!(120_000),
+            Source::BuiltIn,
+        ),
+        (
+            "errorRules.scopeProviders",
+            json!(["agentrouter"]),
+            Source::BuiltIn,
+        ),
+    ] {
+        assert_eq!(one(&all, path), (value, source), "{path}");
+    }
+}
+
+#[test]
+fn what_is_listed_is_what_the_state_machines_run_on() {
+    // Lowered alone, the failure threshold takes the degradation with it.
+    let all = listed(
+        json!({"providerBreaker": {"oauth": {"failureThreshold": 3}}}),
+        &[],
+    );
+    assert_eq!(
+        one(&all, "providerBreaker.oauth.degradationThreshold"),
+        (json!(2), Source::BuiltIn)
+    );
+}

@@ -4,4 +4,5 @@ pub(crate) mod apply;
 pub(crate) mod explain;
 pub(crate) mod get;
 pub(crate) mod reset;
+pub(crate) mod settings;
 pub(crate) mod status;

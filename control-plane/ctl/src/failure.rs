@@ -17,7 +17,9 @@ const NO_PERMISSION: u8 = 77;
 /// Why a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// An argument, a file or the environment is wrong.
+    /// The command line is not understood.
+    Usage(String),
+    /// A file or the environment is wrong.
     Input(String),
     /// The control plane refused or did not answer.
     Refused(Box<Status>),
@@ -30,6 +32,7 @@ pub(crate) enum Failure {
 impl Failure {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
+            Self::Usage(_) => USAGE,
             Self::Input(_) => DATA,
             Self::Output(_) => 1,
             Self::Closed => 0,
@@ -58,7 +61,9 @@ impl From<Status> for Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Input(message) | Self::Output(message) => formatter.write_str(message),
+            Self::Usage(message) | Self::Input(message) | Self::Output(message) => {
+                formatter.write_str(message)
+            }
             Self::Closed => Ok(()),
             Self::Refused(status) => {
                 // A control plane that answers says so with a code of its own.

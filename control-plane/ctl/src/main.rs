@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
-use crate::cli::{Arguments, Command};
+use crate::cli::{Arguments, Command, SettingsCommand};
 use crate::failure::Failure;
 
 #[tokio::main(flavor = "current_thread")]
@@ -46,12 +46,16 @@ async fn run(arguments: Arguments) -> Result<(), Failure> {
         output,
         command,
     } = arguments;
+    if let Command::Settings(SettingsCommand::Schema) = command {
+        return commands::settings::schema(output);
+    }
     let mut client = connect::connect(&connection)?;
     match command {
         Command::Apply(arguments) => commands::apply::run(&mut client, &arguments, output).await,
         Command::Get(arguments) => commands::get::run(&mut client, &arguments, output).await,
         Command::Explain(arguments) => commands::explain::run(&mut client, arguments, output).await,
         Command::Reset(arguments) => commands::reset::run(&mut client, arguments, output).await,
+        Command::Settings(command) => commands::settings::run(&mut client, command, output).await,
         Command::Status => commands::status::run(&mut client, output).await,
     }
 }

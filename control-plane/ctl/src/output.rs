@@ -2,7 +2,8 @@
 
 use std::io::Write as _;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
+use tidegate_proto::admin::v1::Difference;
 
 use crate::cli::Output;
 use crate::failure::Failure;
@@ -92,6 +93,47 @@ pub(crate) fn print_value(value: &Value, output: Output) -> Result<(), Failure> 
     write_line(text.trim_end())
 }
 
+/// Writes what a change of the configuration did, or would do.
+pub(crate) fn write_differences(
+    version: u64,
+    differences: &[Difference],
+    dry_run: bool,
+    output: Output,
+) -> Result<(), Failure> {
+    if output != Output::Table {
+        let differences: Vec<_> = differences
+            .iter()
+            .map(|difference| {
+                json!({
+                    "kind": difference.kind,
+                    "subject": difference.subject,
+                    "details": difference.details,
+                })
+            })
+            .collect();
+        return print_value(
+            &json!({"version": version, "dryRun": dry_run, "differences": differences}),
+            output,
+        );
+    }
+    for difference in differences {
+        let sign = match difference.kind.as_str() {
+            "added" => '+',
+            "removed" => '-',
+            _ => '~',
+        };
+        write_line(&format!("{sign} {}", difference.subject))?;
+        for detail in &difference.details {
+            write_line(&format!("    {detail}"))?;
+        }
+    }
+    match (differences.is_empty(), dry_run) {
+        (true, _) => write_line(&format!("nothing differs from version {version}")),
+        (false, true) => write_line("dry run: nothing was changed"),
+        (false, false) => write_line(&format!("applied as version {version}")),
+    }
+}
+
 /// Writes a line to standard output. That its reader has gone is [`Failure::Closed`].
 pub(crate) fn write_line(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
@@ -167,7 +209,6 @@ fn camel_case(column: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn listing() -> Listing {
         let mut listing = Listing::new(&["id", "retry after", "models"]);

@@ -46,6 +46,9 @@ pub enum DocumentError {
     /// The file is not a document: its place and what is wrong.
     #[error("{0}")]
     Syntax(String),
+    /// Settings that cannot be used.
+    #[error("{}", lines(.0))]
+    Settings(Vec<Violation>),
     /// Secrets that cannot be resolved.
     #[error("{}", lines(.0))]
     Secrets(Vec<Violation>),
@@ -118,14 +121,26 @@ pub fn load(path: &Path, secrets: &dyn Secrets) -> Result<Loaded, DocumentError>
 /// Reads YAML (JSON is YAML, too) strictly. An empty text is an empty document.
 ///
 /// # Errors
-/// [`DocumentError::Syntax`] with line and column.
+/// [`DocumentError::Syntax`] with line and column, [`DocumentError::Settings`] with the path of each fault.
 pub fn parse(text: &str) -> Result<Document, DocumentError> {
     if text.trim().is_empty() {
         return Ok(Document::default());
     }
     // Without the source line: where a secret stands by mistake, it must not be repeated.
-    serde_saphyr::from_str(text)
-        .map_err(|error| DocumentError::Syntax(error.without_snippet().to_string()))
+    let document: Document = serde_saphyr::from_str(text)
+        .map_err(|error| DocumentError::Syntax(error.without_snippet().to_string()))?;
+    match document.settings.strict() {
+        Ok(_) => Ok(document),
+        Err(violations) => Err(DocumentError::Settings(
+            violations
+                .into_iter()
+                .map(|violation| Violation {
+                    field: format!("settings.{}", violation.field),
+                    message: violation.message,
+                })
+                .collect(),
+        )),
+    }
 }
 
 /// Resolves every secret the document refers to.

@@ -61,7 +61,15 @@ fn secrets_are_resolved_and_of_keys_only_the_hash_goes_on() {
         key.sha256.as_deref(),
         Some("746b4ad1ca9129e1caf080bf9406d43531b8bbf97f42cc1597ee4f3d4663938e")
     );
-    assert!(loaded.document.settings.model_lockout.enabled);
+    assert!(
+        loaded
+            .document
+            .settings
+            .strict()
+            .unwrap()
+            .model_lockout
+            .enabled
+    );
 }
 
 #[test]
@@ -70,6 +78,14 @@ fn what_is_wrong_is_named_with_its_place_and_without_secrets() {
         ("providerz: []", "providerz"),
         ("providers: 3", "line 1"),
         ("settings: {modelLockout: {enabeld: true}}", "enabeld"),
+        (
+            "settings: {modelLockout: {enabled: 1}}",
+            "settings.modelLockout.enabled: must be true or false, is 1",
+        ),
+        (
+            "settings: {modelLockout: {enabled: true, enabled: false}}",
+            "duplicate",
+        ),
         ("settings: {}\nsettings: {}", "duplicate"),
         (
             "connections: [{id: a, provider: p, credential: {env: NONE}}]",

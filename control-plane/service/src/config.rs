@@ -1,7 +1,8 @@
 //! The configuration in force: loaded, followed, replaced.
 //!
 //! The truth is one versioned document in the durable store. Every replica polls its version, builds the document and
-//! swaps it in as one immutable snapshot, credentials opened. A document that does not validate, or whose
+//! swaps it in as one immutable snapshot, credentials opened. Its settings are read leniently: whatever stands there
+//! gives settings that can be run, and what was mended is logged. A document that does not validate otherwise, or whose
 //! credentials cannot be opened, never replaces a good one; it is logged and counted, and what was good stays in force.
 //!
 //! **Stance:** fail-open for reading: with the durable store away, the last configuration stays in force. Fail-closed
@@ -10,6 +11,7 @@
 pub(crate) mod apply;
 mod credentials;
 mod difference;
+pub(crate) mod patch;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -143,6 +145,11 @@ impl Published {
         self.current()
     }
 
+    /// What the environment of this replica says.
+    pub(crate) fn overrides(&self) -> &Overrides {
+        &self.overrides
+    }
+
     /// The validated document in force.
     pub(crate) fn config(&self) -> Option<Arc<Config>> {
         let current = self.current.load();
@@ -196,6 +203,10 @@ impl Published {
         match self.build(stored) {
             Ok(current) => {
                 turn.refused = None;
+                if let Some(first) = current.config.mended.first() {
+                    let count = current.config.mended.len();
+                    tracing::warn!(version, count, field = %first.field, what = %first.message, "stored settings were mended");
+                }
                 self.metrics
                     .configuration_version
                     .set(gauge_value(current.config.version));
@@ -216,13 +227,14 @@ impl Published {
         let version = stored.version;
         let credentials = credentials::open(&self.sealer, &stored.credentials)
             .map_err(|reason| LoadError::Sealed { version, reason })?;
-        let config = Config::build(stored.document, version, &self.overrides).map_err(|found| {
-            let first = found
-                .first()
-                .map(|violation| format!("{}: {}", violation.field, violation.message))
-                .unwrap_or_default();
-            LoadError::Invalid { version, first }
-        })?;
+        let config =
+            Config::build_stored(stored.document, version, &self.overrides).map_err(|found| {
+                let first = found
+                    .first()
+                    .map(|violation| format!("{}: {}", violation.field, violation.message))
+                    .unwrap_or_default();
+                LoadError::Invalid { version, first }
+            })?;
         let snapshot = proto::Snapshot {
             version,
             document: Some(wire::document::to_proto(&config.document)),

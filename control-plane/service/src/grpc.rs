@@ -6,4 +6,5 @@ pub(crate) mod error;
 mod report;
 mod routing;
 pub(crate) mod server;
+mod settings;
 mod snapshot;

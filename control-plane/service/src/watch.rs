@@ -45,17 +45,66 @@ pub(crate) struct Watchers {
 /// Data planes that watch here.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Live {
-    /// A data plane may have two streams for a moment, when it reconnects.
-    planes: Arc<Mutex<Vec<PlaneIncarnation>>>,
+    /// One for each stream; a data plane may have two for a moment, when it reconnects.
+    planes: Arc<Mutex<Vec<Plane>>>,
+}
+
+/// A data plane that watches here.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Plane {
+    pub(crate) incarnation: PlaneIncarnation,
+    /// For people.
+    pub(crate) name: String,
+    /// Version of the configuration in force there; 0 = none.
+    pub(crate) configuration: u64,
+    /// A later version that it could not use; 0 = none.
+    pub(crate) refused: u64,
+}
+
+/// Longest name of a data plane that is kept, in characters.
+const MAX_NAME: usize = 128;
+
+impl Plane {
+    /// As it is when it begins to watch.
+    pub(crate) fn new(incarnation: PlaneIncarnation, name: &str, configuration: u64) -> Self {
+        Self {
+            incarnation,
+            name: name.chars().take(MAX_NAME).collect(),
+            configuration,
+            refused: 0,
+        }
+    }
 }
 
 impl Live {
+    /// All of them, each once, by name.
+    pub(crate) fn planes(&self) -> Vec<Plane> {
+        let mut planes = self.planes.lock().clone();
+        // Of two streams the one that heard more speaks.
+        planes.sort_unstable_by_key(|plane| {
+            let heard = plane.configuration.max(plane.refused);
+            (plane.incarnation, std::cmp::Reverse(heard))
+        });
+        planes.dedup_by_key(|plane| plane.incarnation);
+        planes.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+        planes
+    }
+
     /// How many there are.
     pub(crate) fn count(&self) -> u32 {
-        let mut planes = self.planes.lock().clone();
-        planes.sort_unstable();
-        planes.dedup();
-        u32::try_from(planes.len()).unwrap_or(u32::MAX)
+        u32::try_from(self.planes().len()).unwrap_or(u32::MAX)
+    }
+
+    /// Keeps which configuration a data plane uses; `false` when it does not watch here.
+    pub(crate) fn tell(&self, plane: PlaneIncarnation, configuration: u64, refused: u64) -> bool {
+        let mut watching = false;
+        for known in self.planes.lock().iter_mut() {
+            if known.incarnation == plane {
+                (known.configuration, known.refused) = (configuration, refused);
+                watching = true;
+            }
+        }
+        watching
     }
 }
 
@@ -67,11 +116,12 @@ struct Present {
 }
 
 impl Present {
-    fn new(live: &Live, plane: PlaneIncarnation, metrics: &Arc<Metrics>) -> Self {
+    fn new(live: &Live, plane: Plane, metrics: &Arc<Metrics>) -> Self {
+        let incarnation = plane.incarnation;
         live.planes.lock().push(plane);
         let present = Self {
             live: live.clone(),
-            plane,
+            plane: incarnation,
             metrics: Arc::clone(metrics),
         };
         present.show();
@@ -88,7 +138,10 @@ impl Drop for Present {
     fn drop(&mut self) {
         {
             let mut planes = self.live.planes.lock();
-            if let Some(index) = planes.iter().position(|plane| *plane == self.plane) {
+            if let Some(index) = planes
+                .iter()
+                .position(|plane| plane.incarnation == self.plane)
+            {
                 planes.swap_remove(index);
             }
         }
@@ -112,11 +165,11 @@ impl Watchers {
     /// Feeds one watcher until it goes.
     pub(crate) async fn feed(
         &self,
-        plane: PlaneIncarnation,
-        configuration_version: u64,
+        plane: Plane,
         resume: VersionVector,
         sender: mpsc::Sender<Message>,
     ) {
+        let configuration_version = plane.configuration;
         let _present = Present::new(&self.live, plane, &self.metrics);
         let mut watcher = Watcher {
             watchers: self,

@@ -57,6 +57,8 @@ pub(crate) struct Inner {
     pub(crate) snapshot: ArcSwapOption<Snapshot>,
     /// Version of the snapshot in force, for whoever waits for one.
     pub(crate) installed: watch::Sender<u64>,
+    /// Version of a configuration that came after it and could not be used; 0 for none.
+    pub(crate) refused: watch::Sender<u64>,
     /// What is to be kept on disk.
     pub(crate) newest_snapshot: watch::Sender<Option<proto::Snapshot>>,
     pub(crate) gate: Gate,
@@ -134,6 +136,7 @@ impl PlaneClient {
             view: LocalView::new(),
             snapshot: ArcSwapOption::empty(),
             installed: watch::Sender::new(0),
+            refused: watch::Sender::new(0),
             newest_snapshot: watch::Sender::new(None),
             gate: Gate::new(limits.timeouts_until_local, limits.retry_decide_every),
             followed: followed(),
@@ -166,6 +169,7 @@ impl PlaneClient {
             ));
         }
         tracker.spawn(Arc::clone(&inner).watch());
+        tracker.spawn(Arc::clone(&inner).tell_configuration());
         let delivering = Arc::clone(&inner);
         tracker.spawn(async move {
             let Inner {

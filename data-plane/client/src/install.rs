@@ -30,6 +30,7 @@ pub(crate) enum InstallError {
 impl Inner {
     /// Puts a snapshot into force. One that does not build never replaces a good one, and one from the control
     /// plane is never replaced by an older one. What came from disk gives way to whatever the control plane says.
+    /// Settings never are a reason to refuse one: what is not understood of them is as if it were not there.
     pub(crate) fn install(
         &self,
         message: proto::Snapshot,
@@ -44,13 +45,18 @@ impl Inner {
             Ok(snapshot) => snapshot,
             Err(error) => {
                 self.metrics.configurations_refused.inc();
+                self.refused.send_replace(version);
                 tracing::error!(version, error = %error, "refused a configuration");
                 return Err(error);
             }
         };
+        if let Some(mended) = snapshot.config.mended.first() {
+            tracing::warn!(version, field = %mended.field, what = %mended.message, "settings were mended");
+        }
         self.snapshot.store(Some(Arc::new(snapshot)));
         self.metrics.configuration_version.set(version);
         self.set_origin(origin);
+        self.refused.send_replace(0);
         self.installed.send_replace(version);
         if origin == Origin::ControlPlane {
             self.newest_snapshot.send_replace(Some(message));
@@ -63,14 +69,15 @@ impl Inner {
 fn build(message: &proto::Snapshot) -> Result<Snapshot, InstallError> {
     let document = document::from_proto(message.document.clone().unwrap_or_default())?;
     let overrides = Overrides::from_environment(&message.overrides);
-    let config = Config::build(document, message.version, &overrides).map_err(|violations| {
-        let first = violations.first();
-        InstallError::Violations {
-            count: violations.len(),
-            field: first.map(|first| first.field.clone()).unwrap_or_default(),
-            message: first.map(|first| first.message.clone()).unwrap_or_default(),
-        }
-    })?;
+    let config =
+        Config::build_stored(document, message.version, &overrides).map_err(|violations| {
+            let first = violations.first();
+            InstallError::Violations {
+                count: violations.len(),
+                field: first.map(|first| first.field.clone()).unwrap_or_default(),
+                message: first.map(|first| first.message.clone()).unwrap_or_default(),
+            }
+        })?;
     Ok(Snapshot {
         config: Arc::new(config),
         credentials: message.credentials.iter().filter_map(credential).collect(),

@@ -15,6 +15,7 @@
 //! only. What is lost then is said in [`ClientMetrics`].
 
 mod abandon;
+mod applied;
 mod backoff;
 mod client;
 mod clock;

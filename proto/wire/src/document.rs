@@ -4,7 +4,7 @@ use tidegate_core::config::{
     ApiKey, Combo, ComboConfig, Connection, DetailedStep, Document, Provider, SecretSource, Step,
 };
 use tidegate_core::ids::{ComboName, ConnectionId, KeyId, ModelId, ProviderId};
-use tidegate_core::settings::Settings;
+use tidegate_core::settings::WrittenSettings;
 use tidegate_proto::config::v1 as proto;
 
 use crate::routing::serde_word;
@@ -26,13 +26,14 @@ pub fn to_proto(document: &Document) -> proto::Document {
     }
 }
 
-/// A document from a message. Members are checked for form here, for sense by `Config::build`.
+/// A document from a message. Members are checked for form here, for sense by `Config::build`; settings may be
+/// any object, since a newer control plane may send what is not known here.
 ///
 /// # Errors
 /// The first member that is not understood.
 pub fn from_proto(document: proto::Document) -> Result<Document, WireError> {
     let settings = if document.settings_json.is_empty() {
-        Settings::default()
+        WrittenSettings::default()
     } else {
         serde_json::from_str(&document.settings_json)
             .map_err(|error| WireError::invalid("settings_json", error.to_string()))?

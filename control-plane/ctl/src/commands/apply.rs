@@ -1,7 +1,6 @@
 //! `tidegatectl apply -f FILE`.
 
 use secrecy::ExposeSecret as _;
-use serde_json::json;
 use tidegate_core::config::Document;
 use tidegate_document::Machine;
 use tidegate_proto::admin::v1::ApplyConfigurationRequest;
@@ -10,7 +9,7 @@ use tidegate_wire::document;
 use crate::cli::{ApplyArguments, Output};
 use crate::connect::Client;
 use crate::failure::Failure;
-use crate::output::{print_value, write_line};
+use crate::output::write_differences;
 
 /// Replaces the configuration and shows what differs.
 pub(crate) async fn run(
@@ -45,42 +44,10 @@ pub(crate) async fn run(
         reseal: arguments.reseal,
     });
     let applied = service.apply_configuration(request).await?.into_inner();
-    if output != Output::Table {
-        let differences: Vec<_> = applied
-            .differences
-            .iter()
-            .map(|difference| {
-                json!({
-                    "kind": difference.kind,
-                    "subject": difference.subject,
-                    "details": difference.details,
-                })
-            })
-            .collect();
-        return print_value(
-            &json!({
-                "version": applied.version,
-                "dryRun": arguments.dry_run,
-                "differences": differences,
-            }),
-            output,
-        );
-    }
-    for difference in &applied.differences {
-        let sign = match difference.kind.as_str() {
-            "added" => '+',
-            "removed" => '-',
-            _ => '~',
-        };
-        write_line(&format!("{sign} {}", difference.subject))?;
-        for detail in &difference.details {
-            write_line(&format!("    {detail}"))?;
-        }
-    }
-    match (applied.differences.is_empty(), arguments.dry_run) {
-        (true, _) => write_line(&format!("nothing differs from version {}", applied.version))?,
-        (false, true) => write_line("dry run: nothing was changed")?,
-        (false, false) => write_line(&format!("applied as version {}", applied.version))?,
-    }
-    Ok(())
+    write_differences(
+        applied.version,
+        &applied.differences,
+        arguments.dry_run,
+        output,
+    )
 }

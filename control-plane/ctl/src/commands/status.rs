@@ -1,12 +1,38 @@
 //! `tidegatectl status`.
 
-use serde_json::json;
-use tidegate_proto::admin::v1::GetStatusRequest;
+use serde_json::{Value, json};
+use tidegate_proto::admin::v1::{DataPlaneStatus, GetStatusRequest};
 
 use crate::cli::Output;
 use crate::connect::Client;
 use crate::failure::Failure;
 use crate::output::{print_value, write_line};
+
+fn planes(planes: &[DataPlaneStatus]) -> Vec<Value> {
+    planes
+        .iter()
+        .map(|plane| {
+            json!({
+                "name": plane.name,
+                "incarnation": plane.incarnation,
+                "configurationVersion": plane.configuration_version,
+                "refusedVersion": plane.refused_version,
+            })
+        })
+        .collect()
+}
+
+/// For people: its name, what it uses, and what it could not use.
+fn plane_line(plane: &Value) -> String {
+    let mut line = format!(
+        "{} configuration {}",
+        plane["name"], plane["configurationVersion"]
+    );
+    if plane["refusedVersion"] != 0 {
+        line.push_str(&format!(", cannot use {}", plane["refusedVersion"]));
+    }
+    line
+}
 
 /// Tells how the control plane is.
 pub(crate) async fn run(client: &mut Client, output: Output) -> Result<(), Failure> {
@@ -27,10 +53,18 @@ pub(crate) async fn run(client: &mut Client, output: Output) -> Result<(), Failu
         ("checkpointLeader", json!(status.checkpoint_leader)),
         ("replicas", json!(status.replicas)),
         ("dataPlanes", json!(status.data_planes)),
+        ("planes", Value::Array(planes(&status.planes))),
     ];
     if output == Output::Table {
         for (name, value) in &members {
-            write_line(&format!("{name:22} {value}"))?;
+            match value {
+                Value::Array(lines) if *name == "planes" => {
+                    for line in lines {
+                        write_line(&format!("{:22} {}", "dataPlane", plane_line(line)))?;
+                    }
+                }
+                value => write_line(&format!("{name:22} {value}"))?,
+            }
         }
         return Ok(());
     }

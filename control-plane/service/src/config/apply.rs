@@ -20,10 +20,10 @@ use tidegate_store::seal::SealError;
 use crate::view::View;
 
 use super::difference::differences;
-use super::{DOCUMENT_LIMIT, LoadError, Published, limited};
+use super::{DOCUMENT_LIMIT, LoadError, Published, Turn, limited};
 
-/// Tries of an apply that named no version, when others apply at the same time.
-const MAX_TRIES: u32 = 4;
+/// Tries of a change that named no version, when others change the configuration at the same time.
+pub(super) const MAX_TRIES: u32 = 16;
 /// Longest secret in bytes; it has to fit into a request header.
 const MAX_SECRET_BYTES: usize = 16 * 1024;
 
@@ -65,6 +65,9 @@ pub(crate) enum ApplyError {
         /// What stands.
         current: u64,
     },
+    /// Others kept changing the configuration. Nothing happened.
+    #[error("others keep changing the configuration; nothing was changed")]
+    Overtaken,
     /// The durable store does not answer. Nothing happened.
     #[error("the configuration cannot be read: {0}")]
     Unavailable(LoadError),
@@ -96,6 +99,25 @@ pub(crate) enum ApplyError {
     /// A secret could not be sealed.
     #[error("a credential could not be sealed: {0}")]
     Seal(#[from] SealError),
+}
+
+/// Author of what an operator does, for the audit trail.
+pub(super) const AUTHOR: &str = "admin";
+
+/// A document to save, with the entry of the audit trail.
+pub(super) struct Change<'a> {
+    pub(super) document: Document,
+    pub(super) credentials: Vec<SealedCredential>,
+    pub(super) author: &'a str,
+    pub(super) summary: &'a str,
+}
+
+/// What became of a change.
+pub(super) enum Saved {
+    /// It has this version and is in force.
+    As(u64),
+    /// Nothing happened: this version stands.
+    Overtaken(u64),
 }
 
 impl Published {
@@ -133,48 +155,68 @@ impl Published {
                     differences,
                 });
             }
-            let summary = summary(&differences);
-            let save = self.durable.save_document(
-                stored.version,
-                &wanted.document,
-                &credentials,
-                "admin",
-                &summary,
-            );
-            match limited(DOCUMENT_LIMIT, save).await {
-                Ok(version) => {
-                    let saved = StoredDocument {
-                        version,
-                        document: wanted.document,
-                        credentials,
-                    };
-                    // The document was checked above. A credential that was kept may still be sealed with another key.
-                    self.take(saved, &mut turn).map_err(|reason| {
-                        tracing::error!(version, %reason, "a saved configuration is not in force");
-                        ApplyError::NotInForce { version, reason }
-                    })?;
+            let change = Change {
+                document: wanted.document.clone(),
+                credentials,
+                author: AUTHOR,
+                summary: &summary(&differences),
+            };
+            match self.save(stored.version, change, &mut turn).await? {
+                Saved::As(version) => {
                     return Ok(Applied {
                         version,
                         differences,
                     });
                 }
-                Err(LoadError::Store(DurableStoreError::VersionConflict { current, .. })) => {
+                Saved::Overtaken(current) => {
                     if let Some(expected) = wanted.expected {
                         return Err(ApplyError::Conflict { expected, current });
                     }
                 }
-                Err(LoadError::Store(error)) if error.is_certainly_not_applied() => {
-                    return Err(ApplyError::Refused(error));
-                }
-                Err(error) => {
-                    self.wake.notify_one();
-                    return Err(ApplyError::Indeterminate(error.to_string()));
-                }
             }
         }
-        Err(ApplyError::Indeterminate(
-            "others kept changing the configuration".to_owned(),
-        ))
+        Err(ApplyError::Overtaken)
+    }
+
+    /// Saves a document whose base is still what stands, and puts it in force.
+    pub(super) async fn save(
+        &self,
+        base: u64,
+        change: Change<'_>,
+        turn: &mut Turn,
+    ) -> Result<Saved, ApplyError> {
+        let save = self.durable.save_document(
+            base,
+            &change.document,
+            &change.credentials,
+            change.author,
+            change.summary,
+        );
+        match limited(DOCUMENT_LIMIT, save).await {
+            Ok(version) => {
+                let saved = StoredDocument {
+                    version,
+                    document: change.document,
+                    credentials: change.credentials,
+                };
+                // The document was checked before. A credential that was kept may still be sealed with another key.
+                self.take(saved, turn).map_err(|reason| {
+                    tracing::error!(version, %reason, "a saved configuration is not in force");
+                    ApplyError::NotInForce { version, reason }
+                })?;
+                Ok(Saved::As(version))
+            }
+            Err(LoadError::Store(DurableStoreError::VersionConflict { current, .. })) => {
+                Ok(Saved::Overtaken(current))
+            }
+            Err(LoadError::Store(error)) if error.is_certainly_not_applied() => {
+                Err(ApplyError::Refused(error))
+            }
+            Err(error) => {
+                self.wake.notify_one();
+                Err(ApplyError::Indeterminate(error.to_string()))
+            }
+        }
     }
 
     fn check(&self, wanted: &Wanted) -> Result<Secrets, ApplyError> {

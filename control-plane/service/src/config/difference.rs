@@ -139,6 +139,12 @@ fn members(old: &Value, new: &Value) -> Vec<String> {
 }
 
 fn walk(path: &str, old: &Value, new: &Value, details: &mut Vec<String>) {
+    let nothing = Value::Object(serde_json::Map::new());
+    let (old, new) = match (old, new) {
+        (Value::Null, Value::Object(_)) => (&nothing, new),
+        (Value::Object(_), Value::Null) => (old, &nothing),
+        both => both,
+    };
     match (old, new) {
         (Value::Object(one), Value::Object(other)) => {
             let mut names: Vec<&String> = one.keys().chain(other.keys()).collect();
@@ -212,7 +218,7 @@ mod tests {
                 "added provider b",
                 "changed connection a2 priority: 5 -> 6; credential",
                 "removed connection a1",
-                "changed settings providerBreaker.probeTtlMs: 60000 -> 9000",
+                "changed settings providerBreaker.probeTtlMs: unset -> 9000",
             ]
         );
     }

@@ -14,10 +14,11 @@ use tonic::{Request, Response, Status};
 use crate::admin::{Admin, Question, Refused, Scope, Selection, transition};
 use crate::config::Current;
 use crate::config::apply::Wanted;
-use crate::watch::freshness;
+use crate::watch::{Plane, freshness};
 
 use super::error::{Refusal, invalid_document};
 use super::routing::{exclusions, name};
+use super::settings;
 
 /// Limit of a question to the durable store (decision 54).
 const DURABLE_LIMIT: Duration = Duration::from_millis(500);
@@ -77,6 +78,27 @@ impl AdminService for AdminApi {
         let applied = self.admin.config.apply(wanted, &self.admin.view).await?;
         self.admin.recorder.adopt_credentials().await;
         Ok(Response::new(proto::ApplyConfigurationResponse {
+            version: applied.version,
+            differences: applied.differences,
+        }))
+    }
+
+    async fn get_settings(
+        &self,
+        _request: Request<proto::GetSettingsRequest>,
+    ) -> Result<Response<proto::GetSettingsResponse>, Status> {
+        let overrides = self.admin.config.overrides();
+        let told = settings::told(&*self.current()?, overrides);
+        Ok(Response::new(told))
+    }
+
+    async fn patch_settings(
+        &self,
+        request: Request<proto::PatchSettingsRequest>,
+    ) -> Result<Response<proto::PatchSettingsResponse>, Status> {
+        let wanted = settings::wanted(request.into_inner())?;
+        let applied = self.admin.config.patch_settings(wanted).await?;
+        Ok(Response::new(proto::PatchSettingsResponse {
             version: applied.version,
             differences: applied.differences,
         }))
@@ -220,6 +242,7 @@ impl AdminService for AdminApi {
     ) -> Result<Response<proto::GetStatusResponse>, Status> {
         let admin = &self.admin;
         let ping = tokio::time::timeout(DURABLE_LIMIT, admin.durable.ping()).await;
+        let planes = admin.live.planes();
         Ok(Response::new(proto::GetStatusResponse {
             replica: admin.replica.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -229,8 +252,18 @@ impl AdminService for AdminApi {
             checkpoint_leader: admin.checkpoint.leads(),
             configuration_version: admin.config.config().map_or(0, |config| config.version),
             replicas: admin.schemas.replicas(),
-            data_planes: admin.live.count(),
+            data_planes: u32::try_from(planes.len()).unwrap_or(u32::MAX),
+            planes: planes.into_iter().map(data_plane).collect(),
         }))
+    }
+}
+
+fn data_plane(plane: Plane) -> proto::DataPlaneStatus {
+    proto::DataPlaneStatus {
+        name: plane.name,
+        incarnation: format!("{:016x}", plane.incarnation.0),
+        configuration_version: plane.configuration,
+        refused_version: plane.refused,
     }
 }
 

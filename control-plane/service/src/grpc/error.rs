@@ -126,7 +126,9 @@ impl From<ApplyError> for Status {
         let message = error.to_string();
         match error {
             ApplyError::Invalid(found) => violations(&found),
-            ApplyError::Conflict { .. } => Refusal::VersionConflict.status(message),
+            ApplyError::Conflict { .. } | ApplyError::Overtaken => {
+                Refusal::VersionConflict.status(message)
+            }
             ApplyError::SealedElsewhere { .. } => Refusal::SealedElsewhere.status(message),
             ApplyError::Unavailable(_) => Refusal::DurableStoreAway.status(message),
             ApplyError::Indeterminate(_) => Refusal::Indeterminate.status(message),

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
 
-use crate::watch::Watchers;
+use crate::watch::{Plane, Watchers};
 
 use super::error::Refusal;
 
@@ -46,13 +46,27 @@ impl SnapshotService for Snapshots {
         let watchers = Arc::clone(&self.watchers);
         let plane = PlaneIncarnation(request.plane);
         tracing::info!(plane = %format_args!("{:016x}", plane.0), name = %request.name, "a data plane watches");
-        let feed = async move {
-            let version = request.configuration_version;
-            watchers.feed(plane, version, resume, sender).await;
-        };
+        let plane = Plane::new(plane, &request.name, request.configuration_version);
+        let feed = async move { watchers.feed(plane, resume, sender).await };
         self.tasks
             .spawn(self.drain.clone().run_until_cancelled_owned(feed));
         Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+
+    async fn report_configuration(
+        &self,
+        request: Request<proto::ReportConfigurationRequest>,
+    ) -> Result<Response<proto::ReportConfigurationResponse>, Status> {
+        let request = request.into_inner();
+        let (version, refused) = (request.configuration_version, request.refused_version);
+        let plane = PlaneIncarnation(request.plane);
+        let watching = self.watchers.live.tell(plane, version, refused);
+        if watching && refused > 0 {
+            tracing::warn!(plane = %format_args!("{:016x}", plane.0), version = refused, "a data plane cannot use a configuration");
+        }
+        Ok(Response::new(proto::ReportConfigurationResponse {
+            watching,
+        }))
     }
 }
 

@@ -13,7 +13,7 @@ use tidegate_store_sql::{SqlLimits, SqliteDurableStore};
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 
-use super::{Live, Watchers};
+use super::{Live, Plane, Present, Watchers};
 use crate::clock::{Clock, local_now};
 use crate::config::Published;
 use crate::telemetry::metrics::Metrics;
@@ -72,7 +72,8 @@ async fn watcher_that_lags_gets_the_shards_whole_and_slows_down_nobody() {
     let feeding = Arc::clone(&watchers);
     tasks.spawn(async move {
         let nothing = [Version::default(); SHARDS as usize];
-        feeding.feed(PlaneIncarnation(7), 0, nothing, sender).await;
+        let plane = Plane::new(PlaneIncarnation(7), "slow", 0);
+        feeding.feed(plane, nothing, sender).await;
     });
     receiver.recv().await.unwrap().unwrap();
     let busy = Shard::new(3).unwrap();
@@ -104,4 +105,35 @@ async fn watcher_that_lags_gets_the_shards_whole_and_slows_down_nobody() {
     tasks.close();
     tasks.wait().await;
     assert_eq!(watchers.live.count(), 0);
+}
+
+#[test]
+fn who_watches_is_told_once_with_the_configuration_it_uses() {
+    let live = Live::default();
+    let metrics = Arc::new(Metrics::new());
+    let plane = |number, name, version| Plane::new(PlaneIncarnation(number), name, version);
+    let first = Present::new(&live, plane(1, "b", 3), &metrics);
+    let again = Present::new(&live, plane(1, "b", 0), &metrics);
+    let second = Present::new(&live, plane(2, "a", 0), &metrics);
+    let seen = |live: &Live| -> Vec<(String, u64, u64)> {
+        let planes = live.planes().into_iter();
+        planes
+            .map(|it| (it.name, it.configuration, it.refused))
+            .collect()
+    };
+    assert_eq!(
+        seen(&live),
+        [("a".to_owned(), 0, 0), ("b".to_owned(), 3, 0)]
+    );
+    assert!(live.tell(PlaneIncarnation(2), 4, 5));
+    assert!(
+        !live.tell(PlaneIncarnation(9), 4, 0),
+        "it does not watch here"
+    );
+    drop(first);
+    assert_eq!(live.count(), 2);
+    drop(again);
+    assert_eq!(seen(&live), [("a".to_owned(), 4, 5)]);
+    drop(second);
+    assert_eq!(live.count(), 0);
 }

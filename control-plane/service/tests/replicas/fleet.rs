@@ -176,6 +176,20 @@ impl Replica {
         Ok(applied.into_inner())
     }
 
+    pub(crate) async fn settings(&self) -> admin::GetSettingsResponse {
+        let mut client = AdminServiceClient::new(self.channel.clone());
+        let request = admin::GetSettingsRequest {};
+        client.get_settings(request).await.unwrap().into_inner()
+    }
+
+    pub(crate) async fn patch(
+        &self,
+        request: admin::PatchSettingsRequest,
+    ) -> Result<admin::PatchSettingsResponse, tonic::Status> {
+        let mut client = AdminServiceClient::new(self.channel.clone());
+        Ok(client.patch_settings(request).await?.into_inner())
+    }
+
     pub(crate) async fn configuration_version(&self) -> u64 {
         let request = admin::GetConfigurationRequest {};
         let answer = self.admin().get_configuration(request).await.unwrap();

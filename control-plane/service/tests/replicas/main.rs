@@ -10,5 +10,6 @@ mod fleet;
 mod loss;
 #[cfg(test)]
 mod report;
+mod settings;
 #[cfg(test)]
 mod watch;

@@ -86,6 +86,7 @@ pub(crate) struct Replica {
     pub(crate) reported: Mutex<Vec<report::ReportRequest>>,
     pub(crate) report_streams: AtomicUsize,
     pub(crate) watched: Mutex<Vec<config::WatchRequest>>,
+    pub(crate) told: Mutex<Vec<config::ReportConfigurationRequest>>,
     pub(crate) abandoned: Mutex<Vec<routing::AbandonRequest>>,
     pub(crate) tokens: Mutex<BTreeSet<String>>,
     snapshot: Mutex<Option<config::Snapshot>>,
@@ -118,6 +119,7 @@ impl Replica {
             reported: Mutex::default(),
             report_streams: AtomicUsize::new(0),
             watched: Mutex::default(),
+            told: Mutex::default(),
             abandoned: Mutex::default(),
             tokens: Mutex::default(),
             snapshot: Mutex::new(Some(setting::snapshot(1))),
@@ -363,5 +365,21 @@ impl SnapshotService for Service {
             .chain(futures::stream::select(pushed, beats))
             .map(Ok);
         Ok(Response::new(Box::pin(messages)))
+    }
+
+    async fn report_configuration(
+        &self,
+        request: Request<config::ReportConfigurationRequest>,
+    ) -> Result<Response<config::ReportConfigurationResponse>, Status> {
+        let request = request.into_inner();
+        let watching = {
+            let watched = self.0.watched.lock();
+            watched.iter().any(|watch| watch.plane == request.plane)
+        };
+        if watching {
+            self.0.told.lock().push(request);
+        }
+        let response = config::ReportConfigurationResponse { watching };
+        Ok(Response::new(response))
     }
 }

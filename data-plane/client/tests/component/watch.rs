@@ -128,6 +128,42 @@ async fn another_replica_continues_where_the_last_one_stopped() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_in_force_and_what_was_refused_is_told_to_who_is_watched() {
+    let setting = Setting::start(1).await;
+    let replica = &setting.replicas[0];
+    let last = || {
+        let told = replica.told.lock();
+        told.last()
+            .map(|it| (it.configuration_version, it.refused_version))
+    };
+    until("the first is told", || last() == Some((1, 0))).await;
+    replica.push(Kind::Snapshot(snapshot(2)));
+    until("the second is told", || last() == Some((2, 0))).await;
+    let mut dangling = snapshot(3);
+    dangling.document.as_mut().unwrap().connections[0].provider = "nobody".to_owned();
+    replica.push(Kind::Snapshot(dangling));
+    until("the refusal is told", || last() == Some((2, 3))).await;
+    replica.push(Kind::Snapshot(snapshot(4)));
+    until("the fourth is told", || last() == Some((4, 0))).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn settings_of_a_newer_release_are_no_reason_to_refuse_a_configuration() {
+    let setting = Setting::start(1).await;
+    let mut newer = snapshot(2);
+    newer.document.as_mut().unwrap().settings_json =
+        r#"{"magic": 1, "streams": {"idleTimeoutMs": "7000.5", "spell": 2}}"#.to_owned();
+    setting.replicas[0].push(Kind::Snapshot(newer));
+    until("it is in force", || {
+        setting.client.status().configuration_version == Some(2)
+    })
+    .await;
+    let snapshot = setting.client.snapshot().unwrap();
+    assert_eq!(snapshot.config.settings.streams.idle_timeout_ms, 7_000);
+    assert_eq!(snapshot.config.mended.len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_configuration_that_does_not_build_never_replaces_a_good_one() {
     let setting = Setting::start(1).await;
     let replica = &setting.replicas[0];
@@ -135,7 +171,7 @@ async fn a_configuration_that_does_not_build_never_replaces_a_good_one() {
     dangling.document.as_mut().unwrap().connections[0].provider = "nobody".to_owned();
     replica.push(Kind::Snapshot(dangling));
     let mut unknown = snapshot(3);
-    unknown.document.as_mut().unwrap().settings_json = "{\"magic\": 1}".to_owned();
+    unknown.document.as_mut().unwrap().settings_json = "no object".to_owned();
     replica.push(Kind::Snapshot(unknown));
     until("both were refused", || {
         setting.client.metrics().configurations_refused.get() == 2

@@ -62,7 +62,7 @@ pub enum ProviderClass {
     Local,
 }
 
-/// All resilience settings. Every member has a default; times are in ms.
+/// All resilience settings. Every member has a default; times are in ms. Bounds stand in `settings/members.rs`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -102,11 +102,11 @@ pub struct ProviderBreakerSettings {
     pub apikey: BreakerClassSettings,
     /// For class `local`.
     pub local: BreakerClassSettings,
-    /// 0..=60 000; 0 = off.
+    /// A further failure of the same connection within this time is not counted; 0 = off (decision 10).
     pub dedup_connection_ms: u64,
-    /// 0..=60 000; 0 = off.
+    /// The same for network faults of a provider, whichever the connection; 0 = off.
     pub dedup_provider_ms: u64,
-    /// 1 000..=600 000.
+    /// A probe without a verdict is given up after this time (decision 8).
     pub probe_ttl_ms: u64,
 }
 
@@ -115,11 +115,12 @@ pub struct ProviderBreakerSettings {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct BreakerClassSettings {
-    /// 1..=1000 and below `failureThreshold` (not checked for `local`); unset = the class's default.
+    /// Failures at which it shows itself degraded; below `failureThreshold`, but for class `local`. Unset = the
+    /// class's default.
     pub degradation_threshold: Option<u32>,
-    /// 1..=1000; unset = the class's default.
+    /// Failures at which it opens. Unset = the class's default.
     pub failure_threshold: Option<u32>,
-    /// 1 000..=86 400 000; unset = the class's default.
+    /// From opening to the first probe. Unset = the class's default.
     pub reset_timeout_ms: Option<u64>,
 }
 
@@ -141,14 +142,14 @@ pub struct ConnectionCooldownSettings {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CooldownClassSettings {
-    /// 0..=86 400 000; unset = the class's default.
+    /// First step of the ladder; each further step doubles it. Unset = the class's default.
     pub base_cooldown_ms: Option<u64>,
-    /// Unset = the class's default.
+    /// A wait that the upstream names is taken in place of the ladder. Unset = the class's default.
     pub use_upstream_retry_hints: Option<bool>,
-    /// Accepted and kept without effect (`sessions-and-streams.md` §3.3).
+    /// Accepted and kept without effect.
     #[serde(rename = "useUpstream429BreakerHints")]
     pub use_upstream_429_breaker_hints: Option<bool>,
-    /// 0..=32; unset = the class's default.
+    /// Steps after which the ladder grows no more. Unset = the class's default.
     pub max_backoff_steps: Option<u32>,
 }
 
@@ -159,13 +160,13 @@ pub struct CooldownClassSettings {
 pub struct ModelLockoutSettings {
     /// Failures of combo targets lock models.
     pub enabled: bool,
-    /// 100..=599 each; empty = the default list.
+    /// Statuses of failures that lock a model; empty = the default list.
     pub error_codes: Vec<u16>,
-    /// 5 000..=600 000.
+    /// First lock of a model.
     pub base_cooldown_ms: u64,
-    /// 5 000..=3 600 000 and at least the base.
+    /// Longest lock of a model and longest cooldown of the ladder; at least `baseCooldownMs`.
     pub max_cooldown_ms: u64,
-    /// 0..=20.
+    /// Steps after which locks grow no more.
     pub max_backoff_steps: u32,
     /// Locks grow with each failure.
     pub use_exponential_backoff: bool,
@@ -178,11 +179,11 @@ pub struct ModelLockoutSettings {
 pub struct WaitForCooldownSettings {
     /// Wait at all.
     pub enabled: bool,
-    /// 0..=10; 0 switches waiting off.
+    /// Most waits of a request; 0 switches waiting off.
     pub max_retries: u32,
-    /// 0..=300, in seconds; 0 switches waiting off.
+    /// Longest single wait, in seconds; 0 switches waiting off.
     pub max_retry_wait_sec: u64,
-    /// Total wait of a request, at most 300 000.
+    /// Longest total wait of a request.
     pub budget_ms: u64,
 }
 
@@ -193,11 +194,11 @@ pub struct WaitForCooldownSettings {
 pub struct ComboCooldownWaitSettings {
     /// Wait at all.
     pub enabled: bool,
-    /// 0..=300 000; 0 switches waiting off.
+    /// Longest single wait; 0 switches waiting off.
     pub max_wait_ms: u64,
-    /// 0..=10; 0 switches waiting off.
+    /// Most waits of a request; 0 switches waiting off.
     pub max_attempts: u32,
-    /// Total wait of a request, 0..=300 000.
+    /// Longest total wait of a request.
     pub budget_ms: u64,
 }
 
@@ -206,15 +207,15 @@ pub struct ComboCooldownWaitSettings {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct StreamSettings {
-    /// Dialling, 1..=600 000.
+    /// Dialling.
     pub connect_timeout_ms: u64,
-    /// From dispatch to response headers, 0..=3 600 000; 0 = off.
+    /// From dispatch to response headers; 0 = off.
     pub headers_timeout_ms: u64,
-    /// From response headers to the first ready event, 0..=3 600 000; 0 = off.
+    /// From response headers to the first ready event; 0 = off.
     pub readiness_timeout_ms: u64,
-    /// Between two useful events, 0..=3 600 000; 0 = off.
+    /// Between two useful events; 0 = off.
     pub idle_timeout_ms: u64,
-    /// From dispatch to the end of the body, 0..=3 600 000; 0 = off (decision 46).
+    /// From dispatch to the end of the body; 0 = off (decision 46).
     pub attempt_deadline_ms: u64,
 }
 

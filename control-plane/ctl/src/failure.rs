@@ -1,4 +1,4 @@
-//! How a command fails: what people read, and the exit code that scripts read (`sysexits.h`).
+//! How a command fails: what people read, and the exit code that scripts read (`docs/operations/command-line.md`).
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use tonic_types::StatusExt as _;
 
 /// The command line is not understood.
 pub(crate) const USAGE: u8 = 64;
-/// The document or an argument is refused.
+/// A file, or what it says, is refused.
 const DATA: u8 = 65;
 /// The control plane cannot be reached.
 const UNAVAILABLE: u8 = 69;

@@ -23,12 +23,15 @@ use crate::standalone::{Options, Standalone};
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// Exit code for what is wrong with the command line or the configuration (`EX_USAGE`).
+/// Exit code for what is wrong with the command line (`EX_USAGE`), as of all our programs
+/// (`docs/operations/command-line.md`).
 const USAGE: u8 = 64;
+/// Exit code for what is wrong with the configuration file (`EX_DATAERR`).
+const DATA: u8 = 65;
 
 /// What ends the program early.
 enum Failure {
-    /// The configuration or the command line is wrong; nothing was started.
+    /// The configuration is wrong; nothing was started.
     Configuration(anyhow::Error),
     /// Anything else.
     Other(anyhow::Error),
@@ -42,7 +45,18 @@ impl From<anyhow::Error> for Failure {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let ended = match Arguments::parse().command {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // Help and version are answers, not errors.
+            let code = if error.use_stderr() { USAGE } else { 0 };
+            return match error.print() {
+                Ok(()) => ExitCode::from(code),
+                Err(_unwritable) => ExitCode::FAILURE,
+            };
+        }
+    };
+    let ended = match arguments.command {
         Command::Run(arguments) => run(arguments).await,
         Command::Demo(arguments) => run_demo(arguments).await,
         Command::Validate { config } => validate(&config),
@@ -51,7 +65,7 @@ async fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Configuration(error)) => {
             eprintln!("error: {error:#}");
-            ExitCode::from(USAGE)
+            ExitCode::from(DATA)
         }
         Err(Failure::Other(error)) => {
             eprintln!("error: {error:#}");

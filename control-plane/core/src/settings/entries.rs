@@ -36,41 +36,62 @@ pub(super) fn mend(path: &[&str], value: &Value, warnings: &mut Violations) -> O
     if judge(path, value).is_ok() {
         return Some(value.clone());
     }
-    let mut kept = match value {
-        Value::Array(_) => Value::Array(Vec::new()),
-        Value::Object(_) => Value::Object(Map::new()),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
-            warnings.push(path.join("."), "is left out: it must have entries");
-            return None;
-        }
-    };
-    for (number, entry) in entries(value).into_iter().enumerate() {
-        let field = || format!("{}{}", path.join("."), entry.place);
-        if number >= MAX_JUDGED {
-            warnings.push(
-                field(),
-                "is left out with all that follow: there are too many",
-            );
-            break;
-        }
-        if let Err(fault) = judge(path, &entry.alone()) {
-            warnings.push(field(), format!("is left out: {fault}"));
-            continue;
-        }
-        let mut more = kept.clone();
-        entry.add_to(&mut more);
-        match judge(path, &more) {
-            Ok(()) => kept = more,
-            Err(fault) => {
-                warnings.push(
-                    field(),
-                    format!("is left out with all that follow: {fault}"),
-                );
-                break;
-            }
+    if !value.is_array() && !value.is_object() {
+        warnings.push(path.join("."), "is left out: it must have entries");
+        return None;
+    }
+    let all = entries(value);
+    let field = |entry: &Entry<'_>| format!("{}{}", path.join("."), entry.place);
+    if let Some(first) = all.get(MAX_JUDGED) {
+        let what = "is left out with all that follow: there are too many";
+        warnings.push(field(first), what);
+    }
+    let mut good = Vec::new();
+    for entry in all.into_iter().take(MAX_JUDGED) {
+        match judge(path, &entry.alone()) {
+            Ok(()) => good.push(entry),
+            Err(fault) => warnings.push(field(&entry), format!("is left out: {fault}")),
         }
     }
-    Some(kept)
+    let fit = how_many_fit(path, value, &good);
+    if let Some(first) = good.get(fit) {
+        let what = "is left out with all that follow: there are too many";
+        warnings.push(field(first), what);
+    }
+    Some(together(value, good.get(..fit).unwrap_or_default()))
+}
+
+/// How many of the entries, from the first, are good together. More are never better than fewer, so this halves.
+fn how_many_fit(path: &[&str], value: &Value, good: &[Entry<'_>]) -> usize {
+    let fits = |count: usize| {
+        let some = good.get(..count).unwrap_or_default();
+        judge(path, &together(value, some)).is_ok()
+    };
+    if fits(good.len()) {
+        return good.len();
+    }
+    let (mut fit, mut too_many) = (0, good.len());
+    while too_many - fit > 1 {
+        let middle = fit.midpoint(too_many);
+        if fits(middle) {
+            fit = middle;
+        } else {
+            too_many = middle;
+        }
+    }
+    fit
+}
+
+/// A list or map like `value` of these entries.
+fn together(value: &Value, entries: &[Entry<'_>]) -> Value {
+    let mut whole = match value {
+        Value::Array(_) => Value::Array(Vec::new()),
+        _ => Value::Object(Map::new()),
+    };
+    for entry in entries {
+        entry.add_to(&mut whole);
+    }
+    whole
 }
 
 /// Whether settings with nothing but this are good.

@@ -5,3 +5,4 @@ mod duplicates;
 mod failover;
 mod loss;
 mod sdk;
+mod settings;

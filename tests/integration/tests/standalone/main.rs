@@ -151,6 +151,11 @@ async fn a_configuration_that_is_not_valid_is_refused_before_a_port_opens() -> R
              connections: [{id: a, provider: p, credential: {env: TIDEGATE_TEST_NOT_SET}}]",
             "TIDEGATE_TEST_NOT_SET",
         ),
+        (
+            "settings out of bounds",
+            "settings: {streams: {connectTimeoutMs: 0}}",
+            "settings.streams.connectTimeoutMs: must be between 1 and 600000, is 0",
+        ),
         ("nothing", "", "describes nothing"),
     ] {
         let config = folder.path().join("tidegate.yaml");
@@ -161,10 +166,15 @@ async fn a_configuration_that_is_not_valid_is_refused_before_a_port_opens() -> R
                 .args(["--config".as_ref(), config.as_os_str()])
                 .run(LIMIT)
                 .await?;
-            assert_eq!(finished.status.code(), Some(64), "{what}: {finished:?}");
+            assert_eq!(finished.status.code(), Some(65), "{what}: {finished:?}");
             assert!(finished.stderr.contains(named), "{what}: {finished:?}");
         }
     }
+    let finished = ProcessBuilder::workspace_binary("tidegate")?
+        .args(["validate", "--confg", "x"])
+        .run(LIMIT)
+        .await?;
+    assert_eq!(finished.status.code(), Some(64), "{finished:?}");
     Ok(())
 }
 

@@ -144,6 +144,17 @@ fn of_a_stored_list_the_good_entries_stay() {
 }
 
 #[test]
+fn a_long_map_with_one_bad_entry_is_read_without_it() {
+    let mut zones: Map<String, Value> = (0..5_000)
+        .map(|number| (format!("p{number}"), json!({"hour": number % 24})))
+        .collect();
+    zones.insert("bad".to_owned(), json!({"hour": 24}));
+    let stored = written(json!({"dailyReset": zones})).stored();
+    assert_eq!(stored.settings.daily_reset.len(), 5_000);
+    assert_eq!(fields(&stored.warnings), ["dailyReset.bad"]);
+}
+
+#[test]
 fn a_document_of_a_newer_release_or_of_a_hand_is_no_reason_not_to_start() {
     let document: Document = serde_json::from_value(json!({"settings": {
         "quantumBreaker": {"entangled": true},

@@ -43,7 +43,9 @@ fn schema_of<T: schemars::JsonSchema>(title: &str) -> Value {
         SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
     let mut schema = settings.into_generator().into_root_schema_for::<T>();
     schema.insert("title".to_owned(), json!(title));
-    schema.to_value()
+    let mut schema = schema.to_value();
+    for_users(&mut schema);
+    schema
 }
 
 /// Adds bounds and built-in values, and checks that types and description name the same members.
@@ -83,6 +85,43 @@ fn bound(property: &mut Value, bounds: Bounds) {
     property["minimum"] = json!(least);
     property["maximum"] = json!(most);
     property.as_object_mut().unwrap().remove("format");
+}
+
+/// Takes out where a rule comes from, such as `(decision 10)`: it says nothing to who uses the product.
+fn for_users(value: &mut Value) {
+    match value {
+        Value::Object(members) => {
+            if let Some(Value::String(text)) = members.get_mut("description") {
+                *text = without_sources(text);
+            }
+            members.values_mut().for_each(for_users);
+        }
+        Value::Array(values) => values.iter_mut().for_each(for_users),
+        _ => {}
+    }
+}
+
+fn without_sources(text: &str) -> String {
+    let mut kept = String::new();
+    let mut rest = text;
+    while let Some((before, from)) = rest.split_once(" (") {
+        let Some((inner, after)) = from.split_once(')') else {
+            break;
+        };
+        kept.push_str(before);
+        if !inner.contains("decision ") && !inner.contains(".md") {
+            kept.push_str(&format!(" ({inner})"));
+        }
+        rest = after;
+    }
+    kept.push_str(rest);
+    kept
+}
+
+#[test]
+fn where_a_rule_comes_from_is_left_out_of_the_schema() {
+    let text = "A (b) c (decision 10). D (`failure-state.md` §5.3, §2) e.";
+    assert_eq!(without_sources(text), "A (b) c. D e.");
 }
 
 fn settings_schema() -> Value {

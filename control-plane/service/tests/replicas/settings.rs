@@ -147,7 +147,12 @@ async fn what_acts_is_told_with_who_said_so() {
         .iter()
         .map(|it| format!("{} {} {}", it.connection, it.member, it.value_json))
         .collect();
-    assert_eq!(overrides, ["a1 disableCooling true", r#"a1 models ["m"]"#]);
+    let expected = [
+        "a1 disableCooling true",
+        r#"a1 models ["m"]"#,
+        "b1 disableCooling true",
+    ];
+    assert_eq!(overrides, expected);
 }
 
 #[tokio::test]

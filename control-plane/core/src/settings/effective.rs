@@ -6,7 +6,8 @@ use serde_json::{Map, Value};
 use super::members::{Member, SECTIONS, Shape};
 use super::policy::class_policies;
 use super::{
-    BreakerClassSettings, CooldownClassSettings, GateClassSettings, Overrides, ProviderClass, Settings, StoredReading,
+    BreakerClassSettings, CooldownClassSettings, GateClassSettings, Overrides, ProviderClass,
+    Settings, StoredReading,
 };
 
 /// One member as it acts.

@@ -16,8 +16,7 @@ pub(super) const SPAN_MS: Bounds = Bounds::same(1_000, 86_400_000);
 /// First cooldown of a connection, in ms. What is stored and the environment may say more than the API takes.
 pub(super) const FIRST_RETRY_MS: Bounds = Bounds::wider_stored((0, 300_000), (0, 3_600_000));
 /// Longest cooldown of a connection, in ms, likewise.
-pub(super) const LONGEST_RETRY_MS: Bounds =
-    Bounds::wider_stored((0, 3_600_000), (0, 86_400_000));
+pub(super) const LONGEST_RETRY_MS: Bounds = Bounds::wider_stored((0, 3_600_000), (0, 86_400_000));
 
 /// Members of `providerCooldown` (`sessions-and-streams.md` §3.3).
 pub(super) const MEMBERS: &[Member] = &[

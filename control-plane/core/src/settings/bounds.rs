@@ -1,5 +1,5 @@
-//! Rules that no bound of one member can say: between members, and of entries of lists and maps. Over the API they are refused; in what is
-//! stored they are made to fit (`sessions-and-streams.md` §3.3).
+//! Rules that no bound of one member can say: between members, and of entries of lists and maps. Over the API
+//! they are refused; in what is stored they are made to fit, or left out (`sessions-and-streams.md` §3.3).
 
 mod error_rules;
 

@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 
 use crate::config::Violations;
 
+use super::Settings;
 use super::bounds::conflicts;
 use super::members::{Member, SECTIONS, Shape};
 use super::strict::typed;
@@ -12,15 +13,16 @@ use super::strict::typed;
 /// Most entries of one list or map that are looked at one by one; more are dropped from what is stored.
 const MAX_JUDGED: usize = 10_000;
 
-/// Says which entries are no good.
+/// Says which entries are not of their type. What their section's rules say of them is told with the settings as
+/// a whole, to the member.
 pub(super) fn check(written: &Map<String, Value>, found: &mut Violations) {
     for (path, value) in lists(written, SECTIONS, &[]) {
-        let Err(fault) = judge(&path, value) else {
+        let Err(fault) = read(&path, value) else {
             continue;
         };
         let before = found.len();
         for entry in entries(value).into_iter().take(MAX_JUDGED) {
-            if let Err(fault) = judge(&path, &entry.alone()) {
+            if let Err(fault) = read(&path, &entry.alone()) {
                 found.push(format!("{}{}", path.join("."), entry.place), fault);
             }
         }
@@ -96,6 +98,17 @@ fn together(value: &Value, entries: &[Entry<'_>]) -> Value {
 
 /// Whether settings with nothing but this are good.
 fn judge(path: &[&str], value: &Value) -> Result<(), String> {
+    let settings = read(path, value)?;
+    let mut found = Violations::default();
+    conflicts(&settings, &mut found);
+    match found.into_vec().into_iter().next() {
+        None => Ok(()),
+        Some(violation) => Err(violation.message),
+    }
+}
+
+/// Settings with nothing but this.
+fn read(path: &[&str], value: &Value) -> Result<Settings, String> {
     let mut members = Map::new();
     let mut nested = value.clone();
     if let Some((section, inner)) = path.split_first() {
@@ -104,13 +117,7 @@ fn judge(path: &[&str], value: &Value) -> Result<(), String> {
         }
         members.insert((*section).to_owned(), nested);
     }
-    let settings = typed(&members).map_err(|error| error.to_string())?;
-    let mut found = Violations::default();
-    conflicts(&settings, &mut found);
-    match found.into_vec().into_iter().next() {
-        None => Ok(()),
-        Some(violation) => Err(violation.message),
-    }
+    typed(&members).map_err(|error| error.to_string())
 }
 
 /// Every list or map that is written, with its path.

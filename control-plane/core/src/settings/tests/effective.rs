@@ -20,6 +20,8 @@ fn one(listed: &[EffectiveSetting], path: &str) -> (Value, Source) {
 #[test]
 fn each_value_has_its_source() {
     let environment = [
+        ("PROVIDER_COOLDOWN_ENABLED", "on"),
+        ("OMNIROUTE_PROVIDER_BREAKER_LOCAL_COOLDOWN_MS", "70000"),
         ("OMNIROUTE_CIRCUIT_BREAKER_OAUTH_THRESHOLD", "20"),
         ("OMNIROUTE_CIRCUIT_BREAKER_API_KEY_THRESHOLD", "30"),
         ("OMNIROUTE_CIRCUIT_BREAKER_LOCAL_RESET_MS", "-5"),
@@ -69,6 +71,21 @@ fn each_value_has_its_source() {
         (
             "connectionCooldown.oauth.useUpstream429BreakerHints",
             json!(null),
+            Source::BuiltIn,
+        ),
+        (
+            "providerCooldown.enabled",
+            json!(true),
+            environment("PROVIDER_COOLDOWN_ENABLED"),
+        ),
+        (
+            "providerCooldown.local.providerCooldownMs",
+            json!(70_000),
+            environment("OMNIROUTE_PROVIDER_BREAKER_LOCAL_COOLDOWN_MS"),
+        ),
+        (
+            "providerCooldown.apikey.providerCooldownMs",
+            json!(600_000),
             Source::BuiltIn,
         ),
         ("modelLockout.enabled", json!(true), Source::Stored),

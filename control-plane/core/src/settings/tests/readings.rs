@@ -190,6 +190,7 @@ fn a_document_of_a_newer_release_or_of_a_hand_is_no_reason_not_to_start() {
 #[case::list(json!({"modelLockout": {"errorCodes": 503}}), "modelLockout.errorCodes")]
 #[case::entry(json!({"modelLockout": {"errorCodes": [503, "x"]}}), "modelLockout.errorCodes[1]")]
 #[case::rule(json!({"providerErrorRules": {"one": [{"status": 1}]}}), "providerErrorRules.one[0]")]
+#[case::rule_member(json!({"providerErrorRules": {"one": [{"status": 99, "match": "x", "scope": "model"}]}}), "providerErrorRules.one[0].status")]
 #[case::map(json!({"dailyReset": {"one": {"hours": 3}}}), "dailyReset.one")]
 fn the_strict_reading_names_what_is_wrong(#[case] value: Value, #[case] field: &str) {
     let faults = written(value).strict().unwrap_err();

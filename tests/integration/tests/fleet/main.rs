@@ -4,5 +4,6 @@ mod bad_input;
 mod duplicates;
 mod failover;
 mod loss;
+mod rules;
 mod sdk;
 mod settings;

@@ -512,18 +512,17 @@ fn a_ban_may_switch_the_connection_off_until_it_is_reset() {
     );
 }
 
-/// What a run of failures costs does not depend on what the rules are made of.
+/// Fifty near misses in a body that is nothing but their common beginning. Were a text looked for step by step, this
+/// would run into the limit of the test runner.
 #[test]
-fn many_rules_and_a_hostile_body_stay_fast() {
+fn many_rules_and_a_hostile_body_are_no_match() {
     let texts = (0..50).map(|number| {
         let text = "a".repeat(150 + number);
         json!({"status": 429, "match": format!("{text}b"), "scope": "model"})
     });
     let world = World::under("acme", Apikey, &rules("acme", texts.collect()));
-    let outcome = answer(429, &"a".repeat(64 * 1024));
-    let begin = std::time::Instant::now();
-    for _ in 0..20 {
-        assert_eq!(judge(&world, &outcome).origin, None);
-    }
-    assert!(begin.elapsed().as_secs() < 5, "{:?}", begin.elapsed());
+    let near = "a".repeat(8 * 1024 - 1);
+    assert_eq!(judge(&world, &answer(429, &near)).origin, None);
+    let hit = judge(&world, &answer(429, &format!("{near}b")));
+    assert_eq!(rule(&hit), Some("operator:acme:0"));
 }

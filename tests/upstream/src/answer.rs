@@ -105,11 +105,11 @@ impl Answer {
 
 /// What `mode` makes of a good answer. `gap` is the usual time before each event of a stream.
 ///
-/// `Ok`, `Latency`, and the modes that end without an answer (`Reset`, `Hang`), give the good answer: their other half
-/// happens elsewhere.
+/// `Ok`, `Latency`, `AtGate`, and the modes that end without an answer (`Reset`, `Hang`), give the good answer: their
+/// other half happens elsewhere.
 pub(crate) fn under(mode: &Mode, api: Api, content: Content, gap: Duration, number: u64) -> Answer {
     match mode {
-        Mode::Ok | Mode::Latency { .. } | Mode::Reset | Mode::Hang => {
+        Mode::Ok | Mode::Latency { .. } | Mode::AtGate { .. } | Mode::Reset | Mode::Hang => {
             let mut answer = Answer::good(&content);
             match content {
                 Content::Whole(bytes) => answer.steps.push(Step::Send(bytes)),

@@ -92,7 +92,11 @@ pub(crate) async fn handle(
         return Ok(respond(answer, number, &[], connection, end));
     }
 
-    let mode = shared.rules.next(&subject);
+    let mut mode = shared.rules.next(&subject);
+    if let Mode::AtGate { gate, then } = mode {
+        gate.opened().await;
+        mode = *then;
+    }
     match &mode {
         Mode::Reset => {
             connection.reset_on_close();

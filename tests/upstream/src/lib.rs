@@ -32,7 +32,7 @@ mod wire;
 
 pub use behaviour::Behaviour;
 pub use log::{Ending, RecordedRequest, RequestLog};
-pub use mode::Mode;
+pub use mode::{Gate, Mode};
 pub use reply::Reply;
 pub use selector::Selector;
 pub use server::{FakeUpstream, FakeUpstreamBuilder};

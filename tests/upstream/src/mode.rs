@@ -1,8 +1,10 @@
 //! What can happen to a request.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
+use tokio_util::sync::CancellationToken;
 
 /// How the upstream treats one request.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -28,6 +30,13 @@ pub enum Mode {
     Latency {
         /// Time before the response headers.
         before: Duration,
+    },
+    /// Another mode, but not before a gate is opened: so any number of requests are in flight at once.
+    AtGate {
+        /// The gate.
+        gate: Gate,
+        /// What happens then; another gate does not hold a second time.
+        then: Box<Self>,
     },
     /// The connection is closed with a TCP reset instead of an answer.
     Reset,
@@ -100,5 +109,32 @@ impl Mode {
     #[must_use]
     pub fn sse_error_first() -> Self {
         Self::SseErrorFirst { error: None }
+    }
+}
+
+/// Holds requests until it is opened, once and for all. Clones are the same gate.
+#[derive(Debug, Clone, Default)]
+pub struct Gate(Arc<CancellationToken>);
+
+impl Gate {
+    /// A closed gate.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Lets through what waits and what comes.
+    pub fn open(&self) {
+        self.0.cancel();
+    }
+
+    pub(crate) async fn opened(&self) {
+        self.0.cancelled().await;
+    }
+}
+
+impl PartialEq for Gate {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 }

@@ -30,6 +30,16 @@ enum Step {
     },
     /// One of the attempts asks for the probe.
     TakeProbe { attempt: usize },
+    /// One of the attempts gives back the probe, which it may not hold.
+    ReturnProbe { attempt: usize },
+    /// An operator resets something, or a connection gets another credential.
+    Operate { connection: usize, what: u8 },
+    /// Other settings are in force from now on.
+    Settings {
+        thresholds: (u32, u32),
+        steps: u32,
+        times: (u64, u64),
+    },
     /// Time passes.
     Pass { ms: u64 },
 }
@@ -63,6 +73,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             |(attempt, outcome, at, combo, count)| Step::End { attempt, outcome, at, combo, count }
         ),
         2 => any::<usize>().prop_map(|attempt| Step::TakeProbe { attempt }),
+        1 => any::<usize>().prop_map(|attempt| Step::ReturnProbe { attempt }),
+        1 => (0..2_usize, 0..5_u8).prop_map(|(connection, what)| Step::Operate { connection, what }),
+        1 => ((1..10_u32, 1..20_u32), 0..32_u32, (1_000..100_000_u64, 1..100_000_u64)).prop_map(
+            |(thresholds, steps, times)| Step::Settings { thresholds, steps, times }
+        ),
         2 => (0..400_000_u64).prop_map(|ms| Step::Pass { ms }),
     ];
     prop::collection::vec(step, 1..80)
@@ -83,37 +98,40 @@ fn pick<T>(items: &[T], index: usize) -> Option<&T> {
 /// What must hold between a world before and after an event.
 fn check(before: &Snapshot, world: &World, event: &Event, now: Timestamp) {
     let success = matches!(event, Event::Outcome(outcome) if outcome.outcome == Outcome::Success);
+    let operated = matches!(
+        event,
+        Event::ResetConnection { .. } | Event::ClearLocks { .. } | Event::CredentialReplaced { .. }
+    );
     for (connection, old) in CONNECTIONS.iter().zip(&before.connections) {
         let new = world.connection(connection);
         assert!(
-            old.terminal.is_none() || new.terminal == old.terminal,
+            old.terminal.is_none() || new.terminal == old.terminal || ends_terminal(event),
             "sticky"
         );
-        if !success && new.terminal.is_none() {
+        if !success && !operated && new.terminal.is_none() {
             assert!(
                 new.cooldown.until >= old.cooldown.until,
                 "an end moves earlier"
             );
         }
+        let latest = Some(now.plus_ms(LONGEST_MS));
+        assert!(
+            new.cooldown.until <= old.cooldown.until.max(latest),
+            "too long"
+        );
         for lock in &old.locks {
             let kept = new.locks.iter().find(|kept| kept.key == lock.key);
             let end = kept.map(|kept| kept.until);
             let over = lock.until < now;
             assert!(
-                success || over || end >= Some(lock.until),
+                success || operated || over || end >= Some(lock.until),
                 "a lock ends earlier"
             );
         }
         assert!(new.locks.len() <= MAX_LOCKS);
-        assert!(new.cooldown.backoff_level <= world.policy.cooldown.max_backoff_steps);
+        let steps = world.policy.cooldown.max_backoff_steps;
+        assert!(new.cooldown.backoff_level <= old.cooldown.backoff_level.max(steps));
     }
-    let (old, new) = (&before.provider.gate, &world.state.gate);
-    assert!(
-        success || new.cooled >= old.cooled,
-        "the gate's end moves earlier"
-    );
-    let threshold = usize::try_from(world.policy.gate.failure_threshold).unwrap();
-    assert!(new.failures.len() <= threshold);
     let (old, new) = (&before.provider.breaker, &world.state.breaker);
     if let (
         BreakerStatus::HalfOpen { probe: Some(old) },
@@ -123,6 +141,29 @@ fn check(before: &Snapshot, world: &World, event: &Event, now: Timestamp) {
         assert!(old == new || old.expires_at <= now, "two unexpired probes");
     }
     assert!(new.last_failure_at >= old.last_failure_at || new.failure_count == 0);
+    let failure = matches!(event, Event::Outcome(_)) && !success;
+    assert!(
+        failure || new.status != BreakerStatus::Open || old.status == BreakerStatus::Open,
+        "only a failure opens"
+    );
+    assert!(
+        new.failure_count <= old.failure_count.saturating_add(1),
+        "one event counts once"
+    );
+}
+
+/// Longest that anything may ask a connection to be left alone: a hint at its cap, in ms.
+const LONGEST_MS: u64 = 30 * 86_400_000;
+
+fn ends_terminal(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::CredentialReplaced { .. }
+            | Event::ResetConnection {
+                terminal_too: true,
+                ..
+            }
+    )
 }
 
 struct Snapshot {
@@ -139,6 +180,26 @@ impl Snapshot {
                 .map(|connection| world.connection(connection).clone())
                 .collect(),
         }
+    }
+}
+
+fn operation(world: &mut World, connection: &str, what: u8) -> Event {
+    let credential_version = world.connection(connection).credential_version + 1;
+    let connection = world.config(connection).id.clone();
+    match what {
+        0 => Event::ResetBreaker,
+        1 => Event::CredentialReplaced {
+            connection,
+            credential_version,
+        },
+        2 => Event::ClearLocks {
+            connection,
+            model: None,
+        },
+        what => Event::ResetConnection {
+            connection,
+            terminal_too: what == 3,
+        },
     }
 }
 
@@ -159,6 +220,37 @@ fn run(world: &mut World, steps: &[Step]) {
                 now = now.plus_ms(*ms);
                 continue;
             }
+            Step::Operate { connection, what } => {
+                let name = CONNECTIONS[*connection];
+                let event = operation(world, name, *what);
+                (Some(name), event)
+            }
+            Step::Settings {
+                thresholds,
+                steps,
+                times,
+            } => {
+                let policy = &mut world.policy;
+                policy.breaker.degradation_threshold = thresholds.0;
+                policy.breaker.failure_threshold = thresholds.1;
+                policy.breaker.reset_timeout_ms = times.0;
+                policy.breaker.dedup_connection_ms = times.1;
+                policy.cooldown.max_backoff_steps = *steps;
+                policy.cooldown.base_ms = times.1;
+                policy.lockout.max_backoff_steps = *steps;
+                policy.lockout.base_ms = times.0;
+                policy.lockout.window_ms = times.1;
+                continue;
+            }
+            Step::ReturnProbe { attempt } => match pick(&sent, *attempt) {
+                Some((attempt, _)) => (
+                    None,
+                    Event::ReturnProbe {
+                        attempt: attempt.id,
+                    },
+                ),
+                None => continue,
+            },
             Step::TakeProbe { attempt } => match pick(&sent, *attempt) {
                 Some((attempt, _)) => (
                     None,
@@ -207,7 +299,6 @@ proptest! {
         world.add("c2");
         world.policy.per_model_quota = per_model;
         world.policy.lockout.enabled = true;
-        world.policy.gate.enabled = true;
         run(&mut world, &steps);
     }
 
@@ -220,6 +311,28 @@ proptest! {
         let after = (world.state.clone(), world.c1().clone());
         world.end(&attempt, 1_000, outcome);
         prop_assert_eq!(after, (world.state.clone(), world.c1().clone()));
+    }
+
+    /// Whatever a lock has counted, and whatever else is locked, successes end it: one for each bit of its count.
+    #[test]
+    fn decay_ends_every_lock(counts in prop::array::uniform2(any::<u32>())) {
+        let mut world = World::new(ProviderClass::Apikey);
+        world.policy.lockout.enabled = true;
+        world.fail_combo(0, status(429));
+        world.fail_combo(100_000, status(503));
+        let longest = counts.iter().copied().max().unwrap_or_default();
+        let locks = &mut world.connection_mut("c1").locks;
+        prop_assert_eq!(locks.len(), 2);
+        for (lock, count) in locks.iter_mut().zip(&counts) {
+            lock.failure_count = *count;
+        }
+        for _ in 0..(u32::BITS - longest.leading_zeros()).max(1) {
+            prop_assert!(!world.c1().locks.is_empty());
+            let attempt = world.send("c1");
+            world.end_combo(&attempt, 300_000, Outcome::Success);
+        }
+        prop_assert!(world.c1().locks.is_empty());
+        prop_assert!(world.c1().cooldown.is_clean());
     }
 
     #[test]

@@ -20,6 +20,10 @@ mod lockout;
 #[cfg(test)]
 mod quotas;
 #[cfg(test)]
+mod model;
+#[cfg(test)]
+mod replays;
+#[cfg(test)]
 mod restore;
 #[cfg(test)]
 mod rules;

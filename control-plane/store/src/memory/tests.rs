@@ -51,3 +51,4 @@ mod conformance {
 }
 
 mod damage;
+mod model;

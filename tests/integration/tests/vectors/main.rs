@@ -7,4 +7,5 @@ mod credential;
 mod episode;
 mod lockout;
 mod races;
+mod rules;
 mod stage;

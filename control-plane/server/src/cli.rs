@@ -62,6 +62,26 @@ pub(crate) struct Args {
     )]
     pub(crate) grace: Duration,
 
+    /// Limit of a decision; data planes wait a little longer (their --decide-limit)
+    #[arg(
+        long,
+        env = "TIDEGATE_DECIDE_LIMIT",
+        default_value = "35ms",
+        value_parser = humantime::parse_duration,
+        global = true
+    )]
+    pub(crate) decide_limit: Duration,
+
+    /// Limit of each call to Redis within a decision
+    #[arg(
+        long,
+        env = "TIDEGATE_DECIDE_STORE_LIMIT",
+        default_value = "15ms",
+        value_parser = humantime::parse_duration,
+        global = true
+    )]
+    pub(crate) decide_store_limit: Duration,
+
     /// How long to wait for the database at start
     #[arg(
         long,

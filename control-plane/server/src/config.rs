@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use secrecy::{ExposeSecret as _, SecretString};
-use tidegate_control::plane::{Certificate, Identity, ServerTlsConfig, Tokens};
+use tidegate_control::plane::{Certificate, DecisionLimits, Identity, ServerTlsConfig, Tokens};
 use tidegate_store::seal::{Sealer, SealingKey};
 use tidegate_store_redis::{RedisConfig, RedisMode};
 
@@ -34,11 +34,15 @@ pub(crate) struct Settings {
     pub(crate) replica: String,
     pub(crate) ready_file: Option<PathBuf>,
     pub(crate) grace: Duration,
+    pub(crate) decision_limits: DecisionLimits,
     pub(crate) start_limit: Duration,
     pub(crate) log: String,
     pub(crate) environment: BTreeMap<String, String>,
     pub(crate) validate_only: bool,
 }
+
+/// Nobody waits longer for a decision.
+const MAX_DECIDE_LIMIT: Duration = Duration::from_secs(10);
 
 impl Settings {
     /// Makes sense of flags and environment.
@@ -57,6 +61,8 @@ impl Settings {
             name,
             ready_file,
             grace,
+            decide_limit,
+            decide_store_limit,
             start_limit,
             log,
             validate,
@@ -74,6 +80,13 @@ impl Settings {
             matches!(scheme, Some("postgres" | "postgresql")),
             "TIDEGATE_DATABASE_URL must begin with postgres:// (the standalone binary has a database of its own)"
         );
+        for (flag, limit) in [
+            ("--decide-limit", decide_limit),
+            ("--decide-store-limit", decide_store_limit),
+        ] {
+            ensure!(!limit.is_zero(), "{flag} must not be 0");
+            ensure!(limit <= MAX_DECIDE_LIMIT, "{flag} must not exceed 10 s");
+        }
         let (sealer, tokens) = trust(secrets, serves)?;
         if serves {
             check_open(grpc_listen, &tokens)?;
@@ -91,6 +104,10 @@ impl Settings {
             replica: name.unwrap_or_else(|| format!("control-plane-{}", uuid::Uuid::now_v7())),
             ready_file,
             grace,
+            decision_limits: DecisionLimits {
+                decide: decide_limit,
+                store_call: decide_store_limit,
+            },
             start_limit,
             log,
             environment: overrides(environment),

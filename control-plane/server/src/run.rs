@@ -69,6 +69,7 @@ async fn serve(settings: Settings) -> Result<ExitCode> {
         replica,
         ready_file,
         grace,
+        decision_limits,
         start_limit,
         environment,
         ..
@@ -103,6 +104,7 @@ async fn serve(settings: Settings) -> Result<ExitCode> {
             tokens,
             environment,
             drain_limit: grace,
+            decision_limits,
         },
         hot.clone(),
         durable.clone(),

@@ -6,7 +6,7 @@
 //!
 //! **The probe.** It is taken with one compare-and-set on the provider's value. Who loses the race decides again with
 //! that provider's probe out. While the store does not answer, this replica gives one probe of its own and counts it
-//! (`architecture.md` §4, 2). All of it together stays within [`TOTAL_LIMIT`]; when that has passed, the provider
+//! (`architecture.md` §4, 2). All of it together stays within [`DecisionLimits::decide`]; when that has passed, the provider
 //! counts as not admitting and the decision is made from memory alone, so there always is an answer in time.
 
 mod probe;
@@ -27,6 +27,7 @@ use tidegate_core::settings::StreamSettings;
 use tidegate_core::state::{ConnectionState, ProviderState};
 use tidegate_core::time::Timestamp;
 use tidegate_core::version::Version;
+use tokio_util::task::TaskTracker;
 
 use crate::clock::{Clock, local_now};
 use crate::config::{Current, Published};
@@ -37,8 +38,24 @@ use crate::view::{Age, View};
 
 use probe::Probe;
 
-/// Limit of a decision (decision 54).
-const TOTAL_LIMIT: Duration = Duration::from_millis(35);
+/// Time limits of decisions (decision 54). The defaults nest in the data planes' 50 ms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DecisionLimits {
+    /// A whole decision, 35 ms unless set.
+    pub decide: Duration,
+    /// Each call to the hot store within it, 15 ms unless set.
+    pub store_call: Duration,
+}
+
+impl Default for DecisionLimits {
+    fn default() -> Self {
+        Self {
+            decide: Duration::from_millis(35),
+            store_call: Duration::from_millis(15),
+        }
+    }
+}
+
 /// The part of it that may pass while a newer configuration is fetched, which the data plane has already.
 const CATCH_UP_LIMIT: Duration = Duration::from_millis(15);
 /// Probes lost or refused in one decision after which it is made without any.
@@ -107,6 +124,9 @@ pub(crate) struct Decider {
     pub(crate) config: Arc<Published>,
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) limits: DecisionLimits,
+    /// What is given back after the answer.
+    pub(crate) afterwards: TaskTracker,
 }
 
 /// The view with providers replaced by what this decision knows better.
@@ -146,7 +166,7 @@ impl RoutingView for Corrected<'_> {
 
 impl Decider {
     /// Answers within the limit.
-    pub(crate) async fn decide(&self, ask: Ask) -> Result<Answer, NoAnswer> {
+    pub(crate) async fn decide(self: &Arc<Self>, ask: Ask) -> Result<Answer, NoAnswer> {
         let began = local_now();
         let answer = self.answer(ask, began).await;
         let step = match &answer {
@@ -162,7 +182,7 @@ impl Decider {
         answer
     }
 
-    async fn answer(&self, ask: Ask, began: Instant) -> Result<Answer, NoAnswer> {
+    async fn answer(self: &Arc<Self>, ask: Ask, began: Instant) -> Result<Answer, NoAnswer> {
         let current = self
             .config
             .at_least(ask.configuration_version, began + CATCH_UP_LIMIT)
@@ -218,7 +238,7 @@ impl Decider {
 
     /// Decides, and takes the probe where the decision needs it.
     async fn with_probe(
-        &self,
+        self: &Arc<Self>,
         current: &Current,
         attempt: AttemptId,
         facts: &RequestFacts,
@@ -232,7 +252,7 @@ impl Decider {
             attempt,
             providers: BTreeMap::new(),
         };
-        let deadline = began + TOTAL_LIMIT;
+        let deadline = began + self.limits.decide;
         let mut probes: u32 = 0;
         loop {
             let decision = decide(&Input {

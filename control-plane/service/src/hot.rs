@@ -24,8 +24,6 @@ use crate::telemetry::metrics::{Metrics, StoreCall};
 
 /// Limit of a write outside a decision (decision 54).
 pub(crate) const WRITE_LIMIT: Duration = Duration::from_millis(50);
-/// Limit of a write inside a decision (decision 54).
-pub(crate) const DECISION_WRITE_LIMIT: Duration = Duration::from_millis(15);
 /// Limit of the cheap reads.
 const CHECK_LIMIT: Duration = Duration::from_millis(500);
 /// Limit of reading a shard whole, which may be large.

@@ -33,6 +33,7 @@ use crate::checkpoint::Checkpoint;
 use crate::clock::{Clock, local_now};
 use crate::config::Published;
 use crate::decide::Decider;
+pub use crate::decide::DecisionLimits;
 use crate::follow::Follower;
 use crate::grpc::server::{Offered, Services, routes, server, show_health};
 use crate::hot::Hot;
@@ -67,6 +68,8 @@ pub struct ControlPlaneConfig {
     pub environment: BTreeMap<String, String>,
     /// How long [`ControlPlane::shutdown`] may take.
     pub drain_limit: Duration,
+    /// Time limits of decisions.
+    pub decision_limits: DecisionLimits,
 }
 
 /// Why a listener is not served.
@@ -199,6 +202,8 @@ impl ControlPlane {
                 config: Arc::clone(&published),
                 recorder: Arc::clone(&recorder),
                 metrics: Arc::clone(&metrics),
+                limits: config.decision_limits,
+                afterwards: serving.clone(),
             }),
             recorder: Arc::clone(&recorder),
             watchers: Arc::new(Watchers {

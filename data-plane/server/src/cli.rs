@@ -100,6 +100,10 @@ pub(crate) struct LimitArgs {
     #[arg(long, env = "TIDEGATE_MAX_BODY_BYTES", default_value_t = 10 * 1024 * 1024)]
     pub(crate) max_body_bytes: usize,
 
+    /// How long a decision of the control plane is waited for before one is made here
+    #[arg(long, env = "TIDEGATE_DECIDE_LIMIT", default_value = "50ms", value_parser = humantime::parse_duration)]
+    pub(crate) decide_limit: Duration,
+
     /// Client connections at once
     #[arg(long, env = "TIDEGATE_MAX_CONNECTIONS", default_value_t = 10_000)]
     pub(crate) max_connections: usize,

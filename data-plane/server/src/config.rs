@@ -57,6 +57,7 @@ impl ServerConfig {
             .context("--egress-id")?;
         let LimitArgs {
             max_body_bytes,
+            decide_limit,
             max_connections,
             head_time,
             body_time,
@@ -66,6 +67,12 @@ impl ServerConfig {
         } = limits;
         ensure!(max_body_bytes > 0, "--max-body-bytes must not be 0");
         ensure!(max_connections > 0, "--max-connections must not be 0");
+        ensure!(!decide_limit.is_zero(), "--decide-limit must not be 0");
+        ensure!(
+            decide_limit <= MAX_DECIDE_LIMIT,
+            "--decide-limit must not exceed 10 s"
+        );
+        plane.limits.decide = decide_limit;
         for (flag, time) in [
             ("--head-time", head_time),
             ("--body-time", body_time),
@@ -95,6 +102,8 @@ impl ServerConfig {
     }
 }
 
+/// Nobody waits longer for a decision.
+const MAX_DECIDE_LIMIT: Duration = Duration::from_secs(10);
 /// Longest time that is believed.
 const MAX_TIME: Duration = Duration::from_secs(24 * 60 * 60);
 

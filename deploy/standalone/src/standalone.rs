@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use parking_lot::RwLock;
 use prometheus_client::registry::Registry;
 use secrecy::{ExposeSecret as _, SecretString};
-use tidegate_control::plane::{ControlPlane, ControlPlaneConfig, Tokens};
+use tidegate_control::plane::{ControlPlane, ControlPlaneConfig, DecisionLimits, Tokens};
 use tidegate_core::config::{Config, Document};
 use tidegate_core::settings::Overrides;
 use tidegate_document::{Loaded, Machine};
@@ -136,6 +136,7 @@ impl Standalone {
                 },
                 environment: contract_variables().collect(),
                 drain_limit: CONTROL_DRAIN,
+                decision_limits: DecisionLimits::default(),
             },
             Arc::new(MemoryHotStore::default()),
             Arc::clone(&database) as Arc<_>,

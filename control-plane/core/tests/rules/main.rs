@@ -18,9 +18,9 @@ mod invariants;
 #[cfg(test)]
 mod lockout;
 #[cfg(test)]
-mod quotas;
-#[cfg(test)]
 mod model;
+#[cfg(test)]
+mod quotas;
 #[cfg(test)]
 mod replays;
 #[cfg(test)]

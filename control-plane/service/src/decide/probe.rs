@@ -7,10 +7,11 @@ use tidegate_core::breaker::{BreakerStatus, Probe as ProbeOut};
 use tidegate_core::ids::{AttemptId, PlaneIncarnation, ProviderId};
 use tidegate_core::routing::View as _;
 use tidegate_core::state::{Event, ProviderState};
+use tidegate_store::hot::HotStoreError;
 
 use crate::clock::local_now;
 use crate::config::Current;
-use crate::hot::{DECISION_WRITE_LIMIT, WRITE_LIMIT};
+use crate::hot::WRITE_LIMIT;
 use crate::record::direct::NotDone;
 use crate::telemetry::metrics::ProbeGrant;
 
@@ -31,7 +32,7 @@ pub(super) enum Probe {
 impl Decider {
     /// Takes the probe for an attempt, in the fleet or, while the store is away, in this replica.
     pub(super) async fn take_probe(
-        &self,
+        self: &Arc<Self>,
         current: &Current,
         provider: &ProviderId,
         attempt: AttemptId,
@@ -42,7 +43,7 @@ impl Decider {
             Err(None)
         } else {
             self.recorder
-                .direct(provider, None, &event, DECISION_WRITE_LIMIT, deadline)
+                .direct(provider, None, &event, self.limits.store_call, deadline)
                 .await
                 .map_err(Some)
         };
@@ -56,6 +57,12 @@ impl Decider {
             Err(Some(NotDone::Contended | NotDone::NewerSchema | NotDone::Unconfigured)) => {
                 self.refused(current, provider)
             }
+            // Slow once is not away: while the store answers others, a probe of this replica's own could be a second
+            // one. The call may still have taken it.
+            Err(Some(NotDone::Store(HotStoreError::Timeout))) if !self.hot.is_away() => {
+                self.give_back_afterwards(provider.clone(), attempt);
+                self.refused(current, provider)
+            }
             Err(None | Some(NotDone::Store(_) | NotDone::Restoring)) => {
                 // A call without an answer may have taken it for this very attempt, which changes nothing here.
                 let applied = self.recorder.apply_locally(provider, None, &event);
@@ -67,6 +74,16 @@ impl Decider {
                 }
             }
         }
+    }
+
+    fn give_back_afterwards(self: &Arc<Self>, provider: ProviderId, attempt: AttemptId) {
+        let decider = Arc::clone(self);
+        self.afterwards.spawn(async move {
+            // What cannot be given back expires.
+            if let Err(error) = decider.abandon(attempt, Some(provider)).await {
+                tracing::debug!(%attempt, %error, "a probe that may have been taken was not given back");
+            }
+        });
     }
 
     fn refused(&self, current: &Current, provider: &ProviderId) -> Probe {

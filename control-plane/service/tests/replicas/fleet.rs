@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 use tempfile::TempDir;
-use tidegate_control::plane::{ControlPlane, ControlPlaneConfig, Tokens};
+use tidegate_control::plane::{ControlPlane, ControlPlaneConfig, DecisionLimits, Tokens};
 use tidegate_core::ids::{ProviderId, Shard};
 use tidegate_proto::admin::v1 as admin;
 use tidegate_proto::admin::v1::admin_service_client::AdminServiceClient;
@@ -115,6 +115,7 @@ impl Fleet {
                 tokens: Tokens::default(),
                 environment: BTreeMap::new(),
                 drain_limit: Duration::from_secs(10),
+                decision_limits: DecisionLimits::default(),
             },
             Arc::new(hot.clone()),
             Arc::clone(&self.durable),

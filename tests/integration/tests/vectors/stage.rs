@@ -28,7 +28,7 @@ use tidegate_proto::routing::v1::{
     AbandonRequest, DecideRequest, DecideResponse, Protocol, RequestFacts,
 };
 use tidegate_test_support::upstream::{FakeUpstream, Mode};
-use tidegate_test_support::{ADMIN_TOKEN, DATA_PLANE_TOKEN, Fleet};
+use tidegate_test_support::{ADMIN_TOKEN, DATA_PLANE_TOKEN, Fleet, FleetOptions};
 
 /// Incarnation of the data plane that the stage plays towards the first replica; towards the next it is another one,
 /// since reports of one data plane are ordered, and so cannot race.
@@ -150,7 +150,19 @@ pub(crate) struct Stage {
 
 impl Stage {
     pub(crate) async fn start(setting: Setting) -> Result<Self> {
-        let fleet = Fleet::start().await?;
+        // The vectors are about what is decided, not about who answers in time on a busy machine: past its limit a
+        // replica decides without the store, and a data plane without the replica.
+        let limits = [
+            ("TIDEGATE_DECIDE_LIMIT", "8s"),
+            ("TIDEGATE_DECIDE_STORE_LIMIT", "3s"),
+        ];
+        let fleet = Fleet::start_with(FleetOptions {
+            env: limits
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .to_vec(),
+            ..FleetOptions::default()
+        })
+        .await?;
         let mut replicas = Vec::new();
         for replica in &fleet.control_planes {
             let address = Address::Tcp(format!("http://{}", replica.grpc).parse()?);

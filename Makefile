@@ -1,7 +1,7 @@
 # Two commands do everything on a fresh machine with cargo: `make demo` and `make test`.
 
 # Tools of the tests (virtual environment, database template) live under target/, so `make clean` removes all.
-.PHONY: help demo test lint fmt bootstrap unit bench deny clean
+.PHONY: help demo test lint fmt bootstrap unit bench fuzz deny clean
 
 help: ## List what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -31,6 +31,16 @@ test: bootstrap ## All tests, against real Postgres, Redis and SDK clients that 
 bench: ## Measure against the limits; prints a table and writes target/bench/summary.json
 	cargo build --release --workspace --bins
 	cargo run --release --quiet --package tidegate-bench
+
+FUZZ_TARGETS ?= hints body settings
+FUZZ_SECONDS ?= 60
+fuzz: ## Feed each parser of what strangers send for a minute (needs nightly and cargo-fuzz)
+	@cargo fuzz --version >/dev/null || { echo "cargo install cargo-fuzz --locked" >&2; exit 1; }
+	for target in $(FUZZ_TARGETS); do \
+		mkdir -p tests/fuzz/corpus/$$target && \
+		cargo +nightly fuzz run --fuzz-dir tests/fuzz $$target tests/fuzz/corpus/$$target tests/fuzz/seeds/$$target -- \
+			-max_total_time=$(FUZZ_SECONDS) -max_len=9000 -dict=tests/fuzz/words.dict || exit 1; \
+	done
 
 deny: ## Licences, advisories and banned crates (needs cargo-deny)
 	cargo deny check

@@ -48,6 +48,8 @@ pub struct ClassifyContext<'a> {
     pub class: ProviderClass,
     /// The quota is kept per model (`failure-state.md` §3.4).
     pub per_model_quota: bool,
+    /// A 429 speaks of the address it was asked from, not of the model (`failure-state.md` §6).
+    pub egress_bucketed: bool,
     /// Retry hints become cooldowns (decision 12).
     pub trust_hints: bool,
     /// The model that was asked for.
@@ -75,6 +77,7 @@ impl<'a> ClassifyContext<'a> {
             provider,
             class: policy.class,
             per_model_quota: policy.per_model_quota,
+            egress_bucketed: !policy.egress_family.is_empty(),
             trust_hints: policy.cooldown.trust_hints,
             model,
             base_cooldown_ms: policy.cooldown.base_ms,
@@ -84,12 +87,14 @@ impl<'a> ClassifyContext<'a> {
         }
     }
 
-    /// The same on a connection, which may say for itself how its quota is kept.
+    /// The same on a connection, which may say for itself how its quota is kept and that it does not cool.
     #[must_use]
     pub fn on(self, connection: Option<&Connection>) -> Self {
         let says = connection.and_then(|connection| connection.per_model_quota);
         Self {
             per_model_quota: says.unwrap_or(self.per_model_quota),
+            egress_bucketed: self.egress_bucketed
+                && !connection.is_some_and(|connection| connection.disable_cooling),
             ..self
         }
     }
@@ -127,6 +132,14 @@ pub enum Reason {
     Local,
     /// None of the above.
     Unknown,
+}
+
+impl Reason {
+    /// A quota or a rate that is used up.
+    #[must_use]
+    pub fn is_a_limit(self) -> bool {
+        matches!(self, Self::QuotaExhausted | Self::RateLimitExceeded)
+    }
 }
 
 /// States of a connection that need a human or a new credential (`failure-state.md` §3.9).
@@ -277,6 +290,20 @@ impl Classification {
     #[must_use]
     pub fn is_connection_quota(&self) -> bool {
         self.scope == Some(RuleScope::Connection) && self.reason == Reason::QuotaExhausted
+    }
+
+    /// Whether it speaks of the address that was asked from, where the provider limits by address
+    /// (`failure-state.md` §6): an upstream's own 429 about a limit, and one that cools the connection.
+    #[must_use]
+    pub fn limits_egress(&self) -> bool {
+        let restated = self
+            .origin
+            .as_ref()
+            .is_some_and(|origin| origin.original_status.is_some_and(|status| status != 429));
+        self.status == 429
+            && !restated
+            && self.reason.is_a_limit()
+            && matches!(self.consequence, Consequence::CoolConnection(_))
     }
 
     /// Whether a configured egress proxy could not be reached: counted for combos only and exempt from the

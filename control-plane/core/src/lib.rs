@@ -6,7 +6,7 @@
 //! | [`ids`], [`time`], [`version`] | names, moments, the one version there is |
 //! | [`settings`], [`config`] | the configuration document, its validation and its indexed form |
 //! | [`outcome`], [`classify`] | what was seen, and what it means |
-//! | [`breaker`], [`gate`], [`cooldown`], [`lockout`] | one state machine each |
+//! | [`breaker`], [`gate`], [`egress`], [`cooldown`], [`lockout`] | one state machine each |
 //! | [`daily_reset`] | when the quotas of a day begin anew |
 //! | [`state`] | the two hot values, events, apply, restore |
 //! | [`routing`] | resolve, gates, exclusions, the attempt driver, final answers |
@@ -16,6 +16,7 @@ pub mod classify;
 pub mod config;
 pub mod cooldown;
 pub mod daily_reset;
+pub mod egress;
 pub mod gate;
 pub mod ids;
 pub mod lockout;

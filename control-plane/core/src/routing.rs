@@ -35,7 +35,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::classify::{Classification, Origin, Reason};
 use crate::config::{ApiKey, Config, Protocol};
-use crate::ids::{ConnectionId, ModelId, ProviderId, Shard};
+use crate::ids::{ConnectionId, EgressId, ModelId, ProviderId, Shard};
 use crate::outcome::Attempt;
 use crate::state::{ConnectionState, ProviderState};
 use crate::time::Timestamp;
@@ -111,6 +111,8 @@ pub struct Input<'a> {
     pub facts: &'a RequestFacts,
     /// What happened to the request before.
     pub so_far: &'a AttemptsSoFar,
+    /// The identity that the next attempt would leave under; nothing known excludes nothing (decision 23).
+    pub egress: Option<&'a EgressId>,
     /// The store's time.
     pub now: Timestamp,
     /// Any number; only jitter comes from it.
@@ -126,6 +128,7 @@ impl fmt::Debug for Input<'_> {
             .field("config", &self.config.version)
             .field("facts", self.facts)
             .field("so_far", self.so_far)
+            .field("egress", &self.egress)
             .field("now", &self.now)
             .field("random", &self.random)
             .finish_non_exhaustive()
@@ -220,6 +223,8 @@ pub enum ExclusionReason {
     CircuitOpen,
     /// 2: combos leave the provider or the connection alone.
     ProviderCooldown,
+    /// 2a: the provider refuses the identity that the attempt would leave under.
+    EgressLocked,
     /// 3: the connection cools down.
     ConnectionCooldown,
     /// 4: ruled out by an earlier attempt of this request.

@@ -14,8 +14,9 @@ use serde::{Deserialize, Serialize};
 use crate::breaker::Breaker;
 use crate::classify::Origin;
 use crate::cooldown::{Cooldown, LastError, RefusalStreak, Terminal};
+use crate::egress::EgressLocks;
 use crate::gate::{ConnectionGate, ProviderGate};
-use crate::ids::{AttemptId, ConnectionId, ProviderId};
+use crate::ids::{AttemptId, ConnectionId, EgressId, ProviderId};
 use crate::lockout::ModelLock;
 use crate::outcome::AttemptOutcome;
 use crate::settings::ProviderPolicy;
@@ -63,6 +64,9 @@ pub struct ProviderState {
     /// Its cooldown gate.
     #[serde(default)]
     pub gate: ProviderGate,
+    /// Identities that its failures locked for its family.
+    #[serde(default)]
+    pub egress_locks: EgressLocks,
 }
 
 /// Hot state of a connection.
@@ -139,6 +143,8 @@ pub enum Event {
     ResetBreaker,
     /// An operator ends the provider's cooldown; those of its connections end with [`Event::ResetConnection`].
     ResetGate,
+    /// An operator ends the egress locks that the provider's failures caused.
+    ResetEgressLocks,
     /// An operator ends the cooldown of a connection; named explicitly, also its terminal state (decision 24).
     ResetConnection {
         /// The connection.
@@ -209,6 +215,15 @@ pub enum TransitionKind {
         /// Why.
         reason: crate::classify::Reason,
     },
+    /// Nobody uses the provider's family under an identity, or not for longer.
+    EgressLock {
+        /// The identity.
+        egress: EgressId,
+        /// Until when.
+        until: Timestamp,
+        /// Why.
+        reason: crate::classify::Reason,
+    },
     /// Combos leave a connection alone, longer with each failure in a row.
     ConnectionGate {
         /// Until when.
@@ -240,13 +255,14 @@ impl ProviderState {
     /// Whether nothing here influences a decision.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        self.breaker.is_clean() && self.gate.is_clean()
+        self.breaker.is_clean() && self.gate.is_clean() && self.egress_locks.is_clean()
     }
 
     /// Gives every mark of the write that stored the value its version ([`StateValue::resolve_marks`]).
     pub fn resolve_marks(&mut self, stored_under: Version) {
         self.breaker.epoch.resolve(stored_under);
         self.gate.reset.resolve(stored_under);
+        self.egress_locks.reset.resolve(stored_under);
     }
 
     /// After this moment nothing can read the value any more.
@@ -256,7 +272,8 @@ impl ProviderState {
             last.plus_ms(KEEP_ESCALATION_MS)
         });
         let gate_at = self.gate.matters_until(&policy.gate);
-        [breaker_at, gate_at]
+        let egress_at = self.egress_locks.matters_until();
+        [breaker_at, gate_at, egress_at]
             .into_iter()
             .flatten()
             .fold(now.plus_ms(KEEP_CLEAN_MS), Timestamp::max)

@@ -185,6 +185,10 @@ pub(crate) struct ExplainArguments {
     /// Protocol the client would speak; else that of the first target.
     #[arg(long, value_parser = ["openai", "anthropic"])]
     pub(crate) protocol: Option<String>,
+
+    /// Egress identity of the data plane that would send; without one, egress locks are left out.
+    #[arg(long)]
+    pub(crate) egress: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -211,7 +215,7 @@ pub(crate) struct ResetArguments {
 pub(crate) enum Scope {
     /// Provider breakers.
     Breakers,
-    /// Connection cooldowns.
+    /// Connection cooldowns, the cooldown gate and egress locks.
     Cooldowns,
     /// Model locks.
     Lockouts,

@@ -213,7 +213,7 @@ impl Decider {
             .transpose()?;
         so_far.attempts.extend(judged.clone());
         let decision = self
-            .with_probe(&current, attempt, &facts, &so_far, began)
+            .with_probe(&current, attempt, &facts, &so_far, egress.as_ref(), began)
             .await;
         let route = resolve(config, &facts.model);
         let attempt = match &decision {
@@ -243,6 +243,7 @@ impl Decider {
         attempt: AttemptId,
         facts: &RequestFacts,
         so_far: &AttemptsSoFar,
+        egress: Option<&EgressId>,
         began: Instant,
     ) -> Decision {
         let has_credential =
@@ -260,6 +261,7 @@ impl Decider {
                 view: &view,
                 facts,
                 so_far,
+                egress,
                 now: self.clock.now(),
                 random: rand::random(),
                 has_credential: &has_credential,

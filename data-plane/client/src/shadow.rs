@@ -255,6 +255,7 @@ impl Copy {
             | Event::ReturnProbe { .. }
             | Event::ResetBreaker
             | Event::ResetGate
+            | Event::ResetEgressLocks
             | Event::ResetConnection { .. }
             | Event::ClearLocks { .. }
             | Event::CredentialReplaced { .. } => None,

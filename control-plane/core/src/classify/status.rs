@@ -22,6 +22,9 @@ const GONE_MS: u64 = 86_400_000;
 /// Cooldown of a plan limit without a hint, in ms (§3.3-6).
 const PLAN_LIMIT_MS: u64 = 3_600_000;
 
+/// Cooldown of a limit of the address where the text would set none, in ms (§6).
+const EGRESS_MS: u64 = 120_000;
+
 /// How long a row cools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RowLength {
@@ -126,8 +129,23 @@ impl Verdict {
         Self::with(reason, Consequence::EndConnection(kind))
     }
 
-    /// A cooldown of the connection, or of the model where the provider keeps quotas per model.
+    /// A cooldown of the connection, or of the model where the provider keeps quotas per model; a limit of the
+    /// address comes first and always cools (`failure-state.md` §6).
     pub(super) fn cool(evidence: &Evidence<'_>, length: RowLength, reason: Reason) -> Self {
+        let of_address = is_bucketed(evidence) && reason.is_a_limit();
+        if !of_address {
+            return Self::cool_account(evidence, length, reason);
+        }
+        let length = match length {
+            RowLength::Flat(0) => RowLength::Flat(EGRESS_MS),
+            length => length,
+        };
+        let length = cooldown_length(evidence, length);
+        Self::with(reason, Consequence::CoolConnection(length))
+    }
+
+    /// The same where the account is meant, whatever the address.
+    fn cool_account(evidence: &Evidence<'_>, length: RowLength, reason: Reason) -> Self {
         let consequence = if length == RowLength::Flat(0) {
             Consequence::RecordError
         } else if locks_model(evidence) {
@@ -263,6 +281,11 @@ fn locks_model(evidence: &Evidence<'_>) -> bool {
     evidence.context.per_model_quota && matches!(evidence.status, 404 | 429 | 500..=599)
 }
 
+/// A 429 of a provider that limits by address, as the upstream sent it.
+fn is_bucketed(evidence: &Evidence<'_>) -> bool {
+    evidence.status == 429 && evidence.restated.is_none() && evidence.context.egress_bucketed
+}
+
 pub(super) fn trusted_hint(evidence: &Evidence<'_>) -> Option<RetryHint> {
     evidence.hint.filter(|_| evidence.context.trust_hints)
 }
@@ -371,7 +394,7 @@ pub(super) fn out_of_credits(evidence: &Evidence<'_>) -> Option<Verdict> {
         if evidence.status == 402 {
             return payment_required(evidence);
         }
-        return Some(Verdict::cool(
+        return Some(Verdict::cool_account(
             evidence,
             RowLength::Flat(CREDITS_MS),
             Reason::QuotaExhausted,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::breaker::{Breaker, Phase};
 use crate::config::{ComboTarget, Connection, ProviderEntry};
+use crate::egress::{self, EgressLock};
 use crate::ids::ConnectionId;
 use crate::state::{ConnectionState, ProviderState};
 use crate::time::Timestamp;
@@ -103,6 +104,7 @@ impl<'a> Scene<'a> {
         };
         let provider = self.view.provider(&target.provider);
         let phase = phase(provider.as_deref(), entry, at);
+        let egress_lock = self.egress_lock(entry, at);
         for connection in accounts {
             let state = self.view.connection(&target.provider, &connection.id);
             let candidate = Candidate {
@@ -112,6 +114,7 @@ impl<'a> Scene<'a> {
                 entry,
                 provider: provider.as_deref(),
                 phase,
+                egress_lock: egress_lock.as_ref(),
                 connection,
                 state: state.as_ref(),
                 exhaustion: past.exhaustion,
@@ -148,6 +151,7 @@ impl<'a> Scene<'a> {
         };
         let provider = self.view.provider(&target.provider);
         let phase = phase(provider.as_deref(), entry, at);
+        let egress_lock = self.egress_lock(entry, at);
         let mut hits = Vec::new();
         for connection in self.accounts(target, entry) {
             let state = self.view.connection(&target.provider, &connection.id);
@@ -158,6 +162,7 @@ impl<'a> Scene<'a> {
                 entry,
                 provider: provider.as_deref(),
                 phase,
+                egress_lock: egress_lock.as_ref(),
                 connection,
                 state: state.as_ref(),
                 exhaustion: past.exhaustion,
@@ -169,6 +174,15 @@ impl<'a> Scene<'a> {
             hits.extend(gates::all_hits(&candidate));
             visit(connection, &hits);
         }
+    }
+
+    /// The lock that keeps the provider's accounts from the identity of this decision.
+    fn egress_lock(&self, entry: &ProviderEntry, at: Timestamp) -> Option<EgressLock> {
+        let egress = self.input.egress?;
+        let family = entry.policy.egress_family.iter();
+        let states: Vec<_> = family.filter_map(|id| self.view.provider(id)).collect();
+        let locks = states.iter().map(|state| &state.egress_locks);
+        egress::running(locks, egress, at).cloned()
     }
 
     /// The accounts that a target could use, in order: its own connection when it is pinned, the one the

@@ -328,6 +328,7 @@ impl<'a> Driver<'a> {
                                 Some(Reason::ServerError)
                             }
                             ExclusionReason::ProviderCooldown
+                            | ExclusionReason::EgressLocked
                             | ExclusionReason::ConnectionCooldown
                             | ExclusionReason::ModelLockout => hit.cause,
                             _ => return,

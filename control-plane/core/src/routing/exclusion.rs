@@ -21,6 +21,7 @@ impl ExclusionReason {
             Self::Disabled => "disabled",
             Self::CircuitOpen => "circuit_open",
             Self::ProviderCooldown => "provider_cooldown",
+            Self::EgressLocked => "egress_locked",
             Self::ConnectionCooldown => "connection_cooldown",
             Self::RequestExhaustion => "request_exhaustion",
             Self::ModelLockout => "model_lockout",
@@ -34,6 +35,7 @@ impl ExclusionReason {
         match self {
             Self::CircuitOpen
             | Self::ProviderCooldown
+            | Self::EgressLocked
             | Self::ConnectionCooldown
             | Self::ModelLockout => true,
             Self::NotAllowed

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use crate::breaker::Phase;
 use crate::classify::{Origin, Reason};
 use crate::config::{ComboTarget, Connection, ProviderEntry};
+use crate::egress::EgressLock;
 use crate::ids::ConnectionId;
 use crate::lockout;
 use crate::state::{ConnectionState, ProviderState};
@@ -34,6 +35,8 @@ pub(super) struct Candidate<'a> {
     pub(super) provider: Option<&'a ProviderState>,
     /// Where its breaker stands.
     pub(super) phase: Phase,
+    /// The lock of the identity that the attempt would leave under, if one runs.
+    pub(super) egress_lock: Option<&'a EgressLock>,
     /// The account.
     pub(super) connection: &'a Connection,
     /// Its state; absent when nothing ever happened.
@@ -65,14 +68,15 @@ pub(super) struct Hit {
 
 type Gate = fn(&Candidate<'_>) -> Option<Hit>;
 
-/// All gates in order. The gates of mechanisms that are not there yet (2a, 3a, 6, 7, 9 to 11) have no line.
-const GATES: [Gate; 10] = [
+/// All gates in order. The gates of mechanisms that are not there yet (3a, 6, 7, 9 to 11) have no line.
+const GATES: [Gate; 11] = [
     not_allowed,         // 0a
     protocol_mismatch,   // 0b
     terminal,            // 0c
     disabled,            // 0d
     circuit_open,        // 1
     provider_cooldown,   // 2
+    egress_locked,       // 2a
     connection_cooldown, // 3
     request_exhaustion,  // 4
     model_lockout,       // 5
@@ -188,6 +192,19 @@ fn provider_cooldown(candidate: &Candidate<'_>) -> Option<Hit> {
         until: Some(end.until),
         cause: Some(end.reason),
         ..hit
+    })
+}
+
+/// 2a: the provider's family refuses the address. An account that must not cool is tried all the same, as after a
+/// failure of its own (`failure-state.md` §6).
+fn egress_locked(candidate: &Candidate<'_>) -> Option<Hit> {
+    let lock = candidate
+        .egress_lock
+        .filter(|_| !candidate.connection.disable_cooling)?;
+    Some(Hit {
+        until: Some(lock.until),
+        cause: Some(lock.reason),
+        ..Hit::of_account(ExclusionReason::EgressLocked)
     })
 }
 

@@ -2,6 +2,7 @@
 
 mod cooldown_waits;
 mod driver_vectors;
+mod egress;
 mod final_answers;
 mod gates;
 mod naming;
@@ -60,6 +61,7 @@ struct World {
     now: Timestamp,
     random: u64,
     without_credential: BTreeSet<ConnectionId>,
+    egress: Option<EgressId>,
 }
 
 /// How a request went.
@@ -130,6 +132,7 @@ impl World {
             now: START,
             random: 0,
             without_credential: BTreeSet::new(),
+            egress: None,
         }
     }
 
@@ -151,6 +154,7 @@ impl World {
             view: &self.view,
             facts: &self.facts,
             so_far: &self.so_far,
+            egress: self.egress.as_ref(),
             now: self.now,
             random: self.random,
             has_credential: &has_credential,

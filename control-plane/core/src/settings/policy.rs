@@ -8,6 +8,7 @@ use crate::classify::RuleBooks;
 use crate::config::{Provider, base_url};
 use crate::cooldown::CooldownPolicy;
 use crate::daily_reset::DailyReset;
+use crate::egress;
 use crate::ids::ProviderId;
 use crate::lockout::LockoutPolicy;
 
@@ -100,6 +101,11 @@ impl ProviderPolicy {
             per_model_quota: provider
                 .per_model_quota
                 .unwrap_or_else(|| per_model_quota::by_default(&provider.id, class)),
+            egress_family: egress::family_of(
+                &provider.id,
+                &settings.error_rules.egress_bucketed_providers,
+            )
+            .into(),
             gate: settings.provider_cooldown.policy(class, overrides),
             cooldown,
             lockout: LockoutPolicy {

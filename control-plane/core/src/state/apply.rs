@@ -8,6 +8,7 @@
 //! an outcome from the future counts as seen now. How old a report may be is the caller's matter.
 
 mod connection;
+mod egress;
 mod gate;
 mod provider;
 
@@ -98,6 +99,12 @@ pub fn apply(
             subject.provider.gate.clear();
             log.applied(before != subject.provider.gate)
         }
+        Event::ResetEgressLocks => {
+            let log = Log::new(provider, now, None);
+            let before = subject.provider.egress_locks.clone();
+            subject.provider.egress_locks.clear();
+            log.applied(before != subject.provider.egress_locks)
+        }
         Event::ResetConnection {
             connection,
             terminal_too,
@@ -157,6 +164,8 @@ pub fn apply_classified(
                 &policy.breaker,
             );
             connection::outcome(state, config, judged, policy, &mut log);
+            let locks = &mut provider_state.egress_locks;
+            changed |= egress::outcome(locks, config, state, judged, policy, &mut log);
             changed |= gate::outcome(
                 &mut provider_state.gate,
                 Some((config, state)),

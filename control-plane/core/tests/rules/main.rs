@@ -8,6 +8,8 @@ mod classify;
 #[cfg(test)]
 mod cooldown;
 #[cfg(test)]
+mod egress;
+#[cfg(test)]
 mod gate;
 #[cfg(test)]
 mod hints;

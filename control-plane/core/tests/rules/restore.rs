@@ -4,8 +4,9 @@ use proptest::prelude::*;
 use tidegate_core::breaker::{Breaker, BreakerStatus};
 use tidegate_core::classify::{Origin, Reason, TerminalKind};
 use tidegate_core::cooldown::{Cooldown, LastError, Terminal};
+use tidegate_core::egress::{EgressLock, EgressLocks};
 use tidegate_core::gate::{ConnectionGate, GateEnd, ProviderGate};
-use tidegate_core::ids::{ModelId, RuleId};
+use tidegate_core::ids::{EgressId, ModelId, RuleId};
 use tidegate_core::lockout::{LockKey, ModelLock};
 use tidegate_core::settings::ProviderClass;
 use tidegate_core::state::restore::restore;
@@ -144,6 +145,26 @@ fn provider_gates() -> impl Strategy<Value = ProviderGate> {
     )
 }
 
+/// More identities than there is room for, by chance.
+fn egress_locks() -> impl Strategy<Value = EgressLocks> {
+    let lock = || (0..80_u8, 1..200_u64, reasons());
+    let few = prop::collection::vec(lock(), 0..4);
+    let many = prop::collection::vec(lock(), 50..70);
+    (prop_oneof![3 => few, 1 => many], marks()).prop_map(|(locks, reset)| {
+        let mut all = EgressLocks::default();
+        all.reset = reset;
+        for (name, end, reason) in locks {
+            let lock = EgressLock {
+                egress: EgressId::new(format!("e{name}")).unwrap(),
+                until: NOW.plus_ms(end),
+                reason,
+            };
+            all.lock(lock, NOW);
+        }
+        all
+    })
+}
+
 fn connection_gates() -> impl Strategy<Value = ConnectionGate> {
     (0..3_u32, gate_ends(), times(), marks()).prop_map(|(failures, cooled, at, escalated)| {
         ConnectionGate {
@@ -196,8 +217,8 @@ fn providers() -> impl Strategy<Value = StateValue> {
         Just(BreakerStatus::HalfOpen { probe: None }),
     ];
     let breaker = (status, 0..5_u32, times(), 0..3_u32, marks());
-    (breaker, provider_gates()).prop_map(
-        |((status, failure_count, last_failure_at, open_cycles, epoch), gate)| {
+    (breaker, provider_gates(), egress_locks()).prop_map(
+        |((status, failure_count, last_failure_at, open_cycles, epoch), gate, egress_locks)| {
             StateValue::Provider(ProviderState {
                 breaker: Breaker {
                     status,
@@ -208,6 +229,7 @@ fn providers() -> impl Strategy<Value = StateValue> {
                     epoch,
                 },
                 gate,
+                egress_locks,
             })
         },
     )
@@ -405,6 +427,35 @@ fn windows_of_two_lives_are_one() {
     assert_eq!(effective, of(&all, Some(NOW)));
 }
 
+/// Of an identity the later end counts, and a lock of an earlier life that was reset in this one does not come back.
+#[test]
+fn egress_locks_of_two_lives_are_one_unless_they_were_reset() {
+    let of = |locks: &[(&str, u64)], reset| {
+        let mut state = ProviderState::default();
+        state.egress_locks.reset = reset;
+        for (egress, end) in locks {
+            let lock = EgressLock {
+                egress: EgressId::new(*egress).unwrap(),
+                until: NOW.plus_ms(*end),
+                reason: Reason::QuotaExhausted,
+            };
+            state.egress_locks.lock(lock, NOW);
+        }
+        StateValue::Provider(state)
+    };
+    let effective = |live: &StateValue, offer: &StateValue| {
+        let current = (stored(live.clone(), 9_000), Version::new(5, 1));
+        let offers = [(stored(offer.clone(), 9_000), Version::new(4, 9))];
+        offer_all(&Some(current), &offers).unwrap().effective()
+    };
+    let offer = of(&[("eu", 9_000), ("us", 1_000)], Mark::Never);
+    let live = of(&[("us", 2_000)], Mark::Never);
+    let both = of(&[("eu", 9_000), ("us", 2_000)], Mark::Never);
+    assert_eq!(effective(&live, &offer), both);
+    let reset = of(&[], Mark::At(Version::new(5, 1)));
+    assert_eq!(effective(&reset, &offer), reset);
+}
+
 /// A breaker that was reset in this life stays so, and one that opened later in an earlier life wins over
 /// counts of this one.
 #[test]
@@ -452,6 +503,14 @@ fn nothing_that_matters_is_forgotten() {
         of(StateValue::Connection(locked)),
         NOW.plus_ms(7_200_000 + window_ms)
     );
+    let mut refused = ProviderState::default();
+    let lock = EgressLock {
+        egress: EgressId::new("eu").unwrap(),
+        until: NOW.plus_ms(86_400_000),
+        reason: Reason::QuotaExhausted,
+    };
+    refused.egress_locks.lock(lock, NOW);
+    assert_eq!(of(StateValue::Provider(refused)), NOW.plus_ms(86_400_000));
     let mut counted = ProviderState::default();
     counted.breaker.failure_count = 1;
     counted.breaker.last_failure_at = Some(NOW);

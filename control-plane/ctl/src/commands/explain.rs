@@ -19,11 +19,13 @@ pub(crate) async fn run(
         model,
         key,
         protocol,
+        egress,
     } = arguments;
     let (service, request) = client.call(ExplainRequest {
         model,
         key_id: key.unwrap_or_default(),
         protocol: protocol.unwrap_or_default(),
+        egress: egress.unwrap_or_default(),
     });
     let explained = service.explain(request).await?.into_inner();
     if output != Output::Table {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use tidegate_proto::admin::v1::{
-    BreakerStatus, GetConfigurationRequest, GetConfigurationResponse, ListBreakersRequest,
+    BreakerStatus, EgressLock, GetConfigurationRequest, GetConfigurationResponse, ListBreakersRequest,
     ListConnectionsRequest, ListLockoutsRequest, ListTransitionsRequest,
 };
 use tidegate_proto::config::v1::Document;
@@ -100,6 +100,7 @@ async fn connections(client: &mut Client, output: Output) -> Result<Listing, Fai
         "terminal",
         "cooldown",
         "until",
+        "effective until",
         "gate",
         "level",
         "locked models",
@@ -119,6 +120,7 @@ async fn connections(client: &mut Client, output: Output) -> Result<Listing, Fai
             json!(connection.terminal),
             time_left(connection.cooldown_remaining_ms, output),
             moment_value(connection.cooldown_until_unix_ms),
+            moment_value(connection.effective_until_unix_ms),
             time_left(connection.gate_remaining_ms, output),
             json!(connection.backoff_level),
             json!(connection.locked_models),
@@ -147,8 +149,14 @@ async fn breakers(client: &mut Client, output: Output) -> Result<Listing, Failur
         "in window",
         "cools for",
         "why",
+        "egress locks",
     ]);
     for breaker in answer.breakers {
+        let egress_locks: Vec<Value> = breaker
+            .egress_locks
+            .iter()
+            .map(|lock| egress_lock(lock, output))
+            .collect();
         let wait = (breaker.retry_after_ms > 0).then_some(breaker.retry_after_ms);
         listing.push(vec![
             json!(breaker.provider),
@@ -161,9 +169,28 @@ async fn breakers(client: &mut Client, output: Output) -> Result<Listing, Failur
             window(&breaker),
             time_left(breaker.gate_remaining_ms, output),
             json!(breaker.gate_reason),
+            json!(egress_locks),
         ]);
     }
     Ok(listing)
+}
+
+/// An identity and how long it is locked; words for people, members for programs.
+fn egress_lock(lock: &EgressLock, output: Output) -> Value {
+    match output {
+        Output::Table => json!(format!(
+            "{} {} ({})",
+            lock.egress,
+            remaining(Some(lock.remaining_ms)),
+            lock.reason
+        )),
+        Output::Json | Output::Yaml => json!({
+            "egress": lock.egress,
+            "remainingMs": lock.remaining_ms,
+            "untilUnixMs": lock.until_unix_ms,
+            "reason": lock.reason,
+        }),
+    }
 }
 
 /// Failures in the window of the cooldown gate and how many cool the provider; nothing while the gate is off.

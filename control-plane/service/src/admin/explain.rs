@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tidegate_core::config::{ApiKey, Protocol};
-use tidegate_core::ids::ConnectionId;
+use tidegate_core::ids::{ConnectionId, EgressId};
 use tidegate_core::routing::{AttemptsSoFar, Explanation, Input, RequestFacts, explain, resolve};
 use tidegate_core::time::Timestamp;
 
@@ -18,6 +18,8 @@ pub(crate) struct Question {
     pub(crate) key: Option<Arc<ApiKey>>,
     /// Absent: the protocol of the first target.
     pub(crate) protocol: Option<Protocol>,
+    /// Absent: no egress lock is shown.
+    pub(crate) egress: Option<EgressId>,
 }
 
 impl Admin {
@@ -45,6 +47,7 @@ impl Admin {
             view: &*self.view,
             facts: &facts,
             so_far: &AttemptsSoFar::default(),
+            egress: question.egress.as_ref(),
             now,
             random: 0,
             has_credential: &|connection: &ConnectionId| {

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use tidegate_core::config::{Config, Connection, ProviderEntry};
+use tidegate_core::egress::{self, EgressLock};
 use tidegate_core::lockout::{LockKey, ModelLock};
 use tidegate_core::routing::View as _;
 use tidegate_core::state::{ConnectionState, ProviderState, Transition, TransitionKind};
@@ -24,7 +25,7 @@ impl Admin {
             .values()
             .map(|entry| {
                 let state = self.view.provider(&entry.provider.id).unwrap_or_default();
-                breaker(entry, &state, now)
+                breaker(entry, &state, &self.egress_locks(entry, now), now)
             })
             .collect()
     }
@@ -33,13 +34,15 @@ impl Admin {
     pub(crate) fn connections(&self, current: &Current) -> Vec<proto::ConnectionStatus> {
         let now = self.clock.now();
         let of_provider = |entry: &ProviderEntry| -> Vec<proto::ConnectionStatus> {
+            let locks = self.egress_locks(entry, now);
+            let locked_until = locks.iter().map(|lock| lock.until).max();
             let configured = entry.connections.iter();
             configured
                 .map(|config| {
                     let state = self.state_of(config);
                     let credential = current.credentials.get(&config.id);
                     let version = credential.map_or(0, |credential| credential.version);
-                    connection(entry, config, version, &state, now)
+                    connection(entry, config, version, &state, locked_until, now)
                 })
                 .collect()
         };
@@ -65,6 +68,13 @@ impl Admin {
         locks
     }
 
+    /// What the provider's family locked and still runs, by identity.
+    fn egress_locks(&self, entry: &ProviderEntry, now: Timestamp) -> Vec<EgressLock> {
+        let family = entry.policy.egress_family.iter();
+        let states: Vec<_> = family.filter_map(|id| self.view.provider(id)).collect();
+        egress::all_running(states.iter().map(|state| &state.egress_locks), now)
+    }
+
     fn state_of(&self, config: &Connection) -> Arc<ConnectionState> {
         self.view
             .connection(&config.provider, &config.id)
@@ -72,7 +82,27 @@ impl Admin {
     }
 }
 
-fn breaker(entry: &ProviderEntry, state: &ProviderState, now: Timestamp) -> proto::BreakerStatus {
+/// When the connection can be used from everywhere (decision 23): a terminal state has no end, and one that must not
+/// cool is not kept from any address.
+fn effective_until(
+    config: &Connection,
+    state: &ConnectionState,
+    locked_until: Option<Timestamp>,
+    now: Timestamp,
+) -> Option<Timestamp> {
+    if state.terminal.is_some() {
+        return None;
+    }
+    let own = state.cooldown.until.filter(|until| *until > now);
+    own.max(locked_until.filter(|_| !config.disable_cooling))
+}
+
+fn breaker(
+    entry: &ProviderEntry,
+    state: &ProviderState,
+    egress_locks: &[EgressLock],
+    now: Timestamp,
+) -> proto::BreakerStatus {
     let policy = &entry.policy.breaker;
     let breaker = &state.breaker;
     let phase = breaker.phase(now, policy);
@@ -96,6 +126,15 @@ fn breaker(entry: &ProviderEntry, state: &ProviderState, now: Timestamp) -> prot
         gate_reason: gate_end
             .map(|end| serde_word(&end.reason))
             .unwrap_or_default(),
+        egress_locks: egress_locks
+            .iter()
+            .map(|lock| proto::EgressLock {
+                egress: lock.egress.to_string(),
+                remaining_ms: lock.until.remaining_ms(now),
+                until_unix_ms: lock.until.0,
+                reason: serde_word(&lock.reason),
+            })
+            .collect(),
     }
 }
 
@@ -104,6 +143,7 @@ fn connection(
     config: &Connection,
     credential_version: u64,
     state: &ConnectionState,
+    locked_until: Option<Timestamp>,
     now: Timestamp,
 ) -> proto::ConnectionStatus {
     let cooling = state.cooldown.is_running(now);
@@ -149,6 +189,8 @@ fn connection(
             .unwrap_or_default(),
         gate_remaining_ms: gate_end.map(|end| end.until.remaining_ms(now)),
         gate_failure_count: state.gate.failures,
+        effective_until_unix_ms: effective_until(config, state, locked_until, now)
+            .map(|until| until.0),
     }
 }
 
@@ -202,6 +244,18 @@ pub(crate) fn transition(transition: &Transition) -> proto::Transition {
             "provider_cooldown",
             format!(
                 "{} for {} ms",
+                serde_word(reason),
+                until.ms_since(transition.at)
+            ),
+        ),
+        TransitionKind::EgressLock {
+            egress,
+            until,
+            reason,
+        } => (
+            "egress_locked",
+            format!(
+                "{egress}: {} for {} ms",
                 serde_word(reason),
                 until.ms_since(transition.at)
             ),

@@ -2,7 +2,11 @@
 //!
 //! Each value is one compare-and-set, then saved in the checkpoint at once, since the answer says whether the reset would
 //! survive the loss of the hot store. A terminal state ends only when its connection is named. The cooldown gate is a
-//! cooldown: the provider's ends with the cooldowns of the provider, a connection's entry with its connection's.
+//! cooldown: the provider's ends with the cooldowns of the provider, a connection's entry with its connection's. Egress
+//! locks end with the cooldowns of the provider too, and as they hold for its whole family, so does what the failures of
+//! its siblings locked.
+
+use std::collections::BTreeSet;
 
 use tidegate_core::config::Config;
 use tidegate_core::ids::{ConnectionId, ModelId, ProviderId, Shard};
@@ -53,7 +57,7 @@ pub(crate) struct Selection {
 /// What a reset did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
-    /// Breakers, gates, connections and locks that changed.
+    /// Breakers, gates, egress locks of a provider, connections and model locks that changed.
     pub(crate) count: u32,
     /// Something of it is not in the checkpoint.
     pub(crate) unsaved: bool,
@@ -83,16 +87,21 @@ impl Admin {
         let mut outcome = Outcome::default();
         // Breaker and gate are a provider's; a named connection asks for neither.
         let only = selection.provider.as_ref();
-        let providers = config.providers.keys().filter(|provider| {
+        let providers = config.providers.iter().filter(|(provider, _)| {
             selection.connection.is_none() && only.is_none_or(|only| only == *provider)
         });
-        for provider in providers {
+        let mut families = BTreeSet::new();
+        for (provider, entry) in providers {
             if selection.scope.breakers() {
                 self.reset_breaker(provider, &mut outcome).await?;
             }
             if selection.scope.cooldowns() {
                 self.reset_gate(provider, &mut outcome).await?;
+                families.extend(entry.policy.egress_family.iter());
             }
+        }
+        for provider in families {
+            self.reset_egress_locks(provider, &mut outcome).await?;
         }
         for (provider, connection) in connections {
             if selection.scope.cooldowns() {
@@ -136,6 +145,19 @@ impl Admin {
         };
         let weight = u32::from(!before.gate.is_clean());
         self.reset_value(provider, None, &Event::ResetGate, weight, outcome)
+            .await
+    }
+
+    async fn reset_egress_locks(
+        &self,
+        provider: &ProviderId,
+        outcome: &mut Outcome,
+    ) -> Result<(), Refused> {
+        let Some(before) = self.view.provider(provider) else {
+            return Ok(());
+        };
+        let weight = u32::from(!before.egress_locks.is_clean());
+        self.reset_value(provider, None, &Event::ResetEgressLocks, weight, outcome)
             .await
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::config::Protocol;
-use tidegate_core::ids::{ConnectionId, KeyId, ModelId, ProviderId};
+use tidegate_core::ids::{ConnectionId, EgressId, KeyId, ModelId, ProviderId};
 use tidegate_core::routing::Decision;
 use tidegate_proto::admin::v1 as proto;
 use tidegate_proto::admin::v1::admin_service_server::AdminService;
@@ -158,6 +158,7 @@ impl AdminService for AdminApi {
             model: request.model,
             key,
             protocol,
+            egress: name("egress", &request.egress, EgressId::new)?,
         };
         let (explanation, now) = self.admin.explain(&current, question);
         let (decision, code, message) = told(&explanation.decision);

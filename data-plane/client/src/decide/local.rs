@@ -100,6 +100,7 @@ impl Local<'_> {
                 view: &overlay,
                 facts: &ask.facts,
                 so_far,
+                egress: ask.egress.as_ref(),
                 now: self.now,
                 random: rand::random(),
                 has_credential: &has_credential,

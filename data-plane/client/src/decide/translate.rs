@@ -175,7 +175,7 @@ fn exclusion(message: common::Exclusion) -> Option<Exclusion> {
 }
 
 fn reason(word: &str) -> Option<ExclusionReason> {
-    const REASONS: [ExclusionReason; 12] = [
+    const REASONS: [ExclusionReason; 13] = [
         ExclusionReason::NotAllowed,
         ExclusionReason::ProtocolMismatch,
         ExclusionReason::Terminal(TerminalKind::Expired),
@@ -184,6 +184,7 @@ fn reason(word: &str) -> Option<ExclusionReason> {
         ExclusionReason::Disabled,
         ExclusionReason::CircuitOpen,
         ExclusionReason::ProviderCooldown,
+        ExclusionReason::EgressLocked,
         ExclusionReason::ConnectionCooldown,
         ExclusionReason::RequestExhaustion,
         ExclusionReason::ModelLockout,

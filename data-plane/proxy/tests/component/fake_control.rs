@@ -146,6 +146,7 @@ impl FakeControl {
             view: &*self.hot.lock(),
             facts: &ask.facts,
             so_far: &so_far,
+            egress: ask.egress.as_ref(),
             now,
             random: 0,
             has_credential: &|connection| snapshot.credentials.contains_key(connection),

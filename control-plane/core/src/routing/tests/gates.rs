@@ -50,6 +50,7 @@ fn only_exclusion(world: &World) -> Exclusion {
 #[case(ExclusionReason::Disabled, "disabled", false)]
 #[case(ExclusionReason::CircuitOpen, "circuit_open", true)]
 #[case(ExclusionReason::ProviderCooldown, "provider_cooldown", true)]
+#[case(ExclusionReason::EgressLocked, "egress_locked", true)]
 #[case(ExclusionReason::ConnectionCooldown, "connection_cooldown", true)]
 #[case(ExclusionReason::RequestExhaustion, "request_exhaustion", false)]
 #[case(ExclusionReason::ModelLockout, "model_lockout", true)]

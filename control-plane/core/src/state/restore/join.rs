@@ -4,9 +4,12 @@
 //! idempotent. Parts that make sense only together are compared together: a breaker within its epoch, what a
 //! credential caused within its version, an end with its reason.
 
+use std::cmp::Ordering;
+
 use crate::breaker::{Breaker, BreakerStatus, Probe};
 use crate::classify::{Origin, Reason, TerminalKind};
 use crate::cooldown::{Cooldown, LastError, RefusalStreak, Terminal};
+use crate::egress::EgressLocks;
 use crate::gate::{ConnectionGate, ProviderGate};
 use crate::ids::AttemptId;
 use crate::lockout::{MAX_LOCKS, ModelLock};
@@ -22,6 +25,7 @@ pub(super) fn join(one: &StateValue, other: &StateValue) -> StateValue {
             StateValue::Provider(ProviderState {
                 breaker: breaker(&one.breaker, &other.breaker),
                 gate: provider_gate(&one.gate, &other.gate),
+                egress_locks: egress_locks(&one.egress_locks, &other.egress_locks),
             })
         }
         (StateValue::Connection(one), StateValue::Connection(other)) => {
@@ -103,6 +107,15 @@ fn provider_gate(one: &ProviderGate, other: &ProviderGate) -> ProviderGate {
         cooled: one.cooled.max(other.cooled),
         held: one.held.max(other.held),
         reset: one.reset,
+    }
+}
+
+/// Of two lists the one that was reset last; of one life all locks.
+fn egress_locks(one: &EgressLocks, other: &EgressLocks) -> EgressLocks {
+    match mark_order(one.reset).cmp(&mark_order(other.reset)) {
+        Ordering::Greater => one.clone(),
+        Ordering::Less => other.clone(),
+        Ordering::Equal => one.union(other),
     }
 }
 

@@ -36,7 +36,7 @@ pub(crate) struct Args {
     #[arg(long, env = "TIDEGATE_NAME", default_value = "data-plane")]
     pub(crate) name: String,
 
-    /// Identity under which requests leave towards providers
+    /// Identity under which requests leave towards providers: the same for all that leave by one address
     #[arg(long, env = "TIDEGATE_EGRESS_ID")]
     pub(crate) egress_id: Option<String>,
 

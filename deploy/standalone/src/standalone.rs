@@ -15,6 +15,7 @@ use prometheus_client::registry::Registry;
 use secrecy::{ExposeSecret as _, SecretString};
 use tidegate_control::plane::{ControlPlane, ControlPlaneConfig, DecisionLimits, Tokens};
 use tidegate_core::config::{Config, Document};
+use tidegate_core::ids::EgressId;
 use tidegate_core::settings::Overrides;
 use tidegate_document::{Loaded, Machine};
 use tidegate_plane_client::endpoint::{Address, ChannelSettings, channel, in_process};
@@ -58,6 +59,9 @@ pub(crate) struct Options {
     pub(crate) data: PathBuf,
     pub(crate) require_key: bool,
 }
+
+/// The egress identity of the one data plane there is.
+const EGRESS: &str = "standalone";
 
 /// Both planes, running.
 pub(crate) struct Standalone {
@@ -177,6 +181,7 @@ impl Standalone {
             .register(registry.write().sub_registry_with_prefix("tidegate_dp"));
         let limits = Limits {
             require_key: options.require_key,
+            egress: EgressId::new(EGRESS).ok(),
             ..Limits::default()
         };
         let proxy = Arc::new(Proxy::new(client.clone(), limits, registry)?);

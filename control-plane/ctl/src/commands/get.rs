@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 use tidegate_proto::admin::v1::{
-    BreakerStatus, EgressLock, GetConfigurationRequest, GetConfigurationResponse, ListBreakersRequest,
-    ListConnectionsRequest, ListLockoutsRequest, ListTransitionsRequest,
+    BreakerStatus, EgressLock, GetConfigurationRequest, GetConfigurationResponse,
+    ListBreakersRequest, ListConnectionsRequest, ListLockoutsRequest, ListTransitionsRequest,
 };
 use tidegate_proto::config::v1::Document;
 

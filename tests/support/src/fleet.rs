@@ -36,6 +36,8 @@ pub struct FleetOptions {
     pub redis: RedisOptions,
     /// Further environment of every process.
     pub env: Vec<(String, String)>,
+    /// Egress identities of the data planes, in order; those beyond have none.
+    pub egress_ids: Vec<String>,
 }
 
 impl Default for FleetOptions {
@@ -46,6 +48,7 @@ impl Default for FleetOptions {
             postgres: PostgresOptions::default(),
             redis: RedisOptions::default(),
             env: Vec::new(),
+            egress_ids: Vec::new(),
         }
     }
 }
@@ -133,7 +136,8 @@ impl Fleet {
                 .await?;
         }
         for number in 0..options.data_planes {
-            fleet.add_data_plane(number, &options.env)?;
+            let egress_id = options.egress_ids.get(number).map(String::as_str);
+            fleet.add_data_plane(number, &options.env, egress_id)?;
         }
         for plane in &fleet.data_planes {
             plane.process.wait_for_tcp(plane.http, READY_LIMIT).await?;
@@ -165,7 +169,12 @@ impl Fleet {
         Ok(())
     }
 
-    fn add_data_plane(&mut self, number: usize, env: &[(String, String)]) -> Result<()> {
+    fn add_data_plane(
+        &mut self,
+        number: usize,
+        env: &[(String, String)],
+        egress_id: Option<&str>,
+    ) -> Result<()> {
         let (http, admin) = (ReservedPort::reserve()?, ReservedPort::reserve()?);
         let (http_addr, admin_addr) = (http.addr(), admin.addr());
         let mut builder = ProcessBuilder::workspace_binary("tidegate-data-plane")?
@@ -178,6 +187,9 @@ impl Fleet {
         }
         for (name, value) in env {
             builder = builder.env(name, value);
+        }
+        if let Some(egress_id) = egress_id {
+            builder = builder.args(["--egress-id", egress_id]);
         }
         drop((http, admin));
         self.data_planes.push(DataPlane {

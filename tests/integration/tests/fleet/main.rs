@@ -2,7 +2,9 @@
 
 mod bad_input;
 mod duplicates;
+mod egress;
 mod failover;
+mod gate;
 mod loss;
 mod rules;
 mod sdk;

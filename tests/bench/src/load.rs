@@ -44,7 +44,8 @@ impl Run {
     }
 }
 
-fn percentile_ms(ascending: &[Duration], percentile: f64) -> f64 {
+/// A percentile of some durations, in ms; 0 when there are none.
+pub(crate) fn percentile_ms(ascending: &[Duration], percentile: f64) -> f64 {
     let last = ascending.len().saturating_sub(1);
     #[expect(
         clippy::cast_possible_truncation,

@@ -64,6 +64,14 @@ pub struct ControlPlane {
     pub http: SocketAddr,
 }
 
+impl ControlPlane {
+    async fn wait_until_alive(&self) -> Result<()> {
+        let alive = self.process.wait_for_http(self.http, "/livez", READY_LIMIT);
+        alive.await?;
+        self.process.wait_for_tcp(self.grpc, READY_LIMIT).await
+    }
+}
+
 /// One data plane.
 #[derive(Debug)]
 pub struct DataPlane {
@@ -123,17 +131,11 @@ impl Fleet {
             scratch: ScratchDir::new("fleet")?,
         };
         for number in 0..options.control_planes {
-            fleet.add_control_plane(number, &options.env)?;
+            let redis_url = fleet.redis.url();
+            fleet.add_control_plane(number, &redis_url, &options.env)?;
         }
         for replica in &fleet.control_planes {
-            replica
-                .process
-                .wait_for_http(replica.http, "/livez", READY_LIMIT)
-                .await?;
-            replica
-                .process
-                .wait_for_tcp(replica.grpc, READY_LIMIT)
-                .await?;
+            replica.wait_until_alive().await?;
         }
         for number in 0..options.data_planes {
             let egress_id = options.egress_ids.get(number).map(String::as_str);
@@ -145,7 +147,30 @@ impl Fleet {
         Ok(fleet)
     }
 
-    fn add_control_plane(&mut self, number: usize, env: &[(String, String)]) -> Result<()> {
+    /// Starts one more replica of the control plane, which reaches Redis at `redis`: that of a
+    /// [`crate::FaultProxy`]. Waits until it can serve. Data planes that run already do not know it.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub async fn add_replica_over(&mut self, redis: SocketAddr) -> Result<()> {
+        let url = self.redis.url_through(redis);
+        self.add_control_plane(self.control_planes.len(), &url, &[])?;
+        if let Some(replica) = self.control_planes.last() {
+            replica.wait_until_alive().await?;
+            let waiting = replica
+                .process
+                .wait_for_http(replica.http, "/readyz", READY_LIMIT);
+            waiting.await?;
+        }
+        Ok(())
+    }
+
+    fn add_control_plane(
+        &mut self,
+        number: usize,
+        redis_url: &str,
+        env: &[(String, String)],
+    ) -> Result<()> {
         let (grpc, http) = (ReservedPort::reserve()?, ReservedPort::reserve()?);
         let (grpc_addr, http_addr) = (grpc.addr(), http.addr());
         let mut builder = ProcessBuilder::workspace_binary("tidegate-control-plane")?
@@ -153,7 +178,7 @@ impl Fleet {
             .args(["--grpc-listen", &grpc_addr.to_string()])
             .args(["--http-listen", &http_addr.to_string()])
             .env("TIDEGATE_DATABASE_URL", self.postgres.url(&self.database))
-            .env("TIDEGATE_REDIS_URL", self.redis.url())
+            .env("TIDEGATE_REDIS_URL", redis_url)
             .env("TIDEGATE_SEALING_KEY", SEALING_KEY)
             .env("TIDEGATE_ADMIN_TOKEN", ADMIN_TOKEN)
             .env("TIDEGATE_DATA_PLANE_TOKEN", DATA_PLANE_TOKEN);

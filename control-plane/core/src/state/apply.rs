@@ -187,7 +187,8 @@ pub fn apply_classified(
     log.applied(changed)
 }
 
-fn apply_outcome(
+/// Applies an outcome as [`apply`] does, for callers who hold it without an event around it.
+pub fn apply_outcome(
     subject: Subject<'_>,
     outcome: &AttemptOutcome,
     now: Timestamp,

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use tidegate_core::config::{Config, Connection};
 use tidegate_core::ids::{ConnectionId, ProviderId};
-use tidegate_core::state::apply::{Applied, Subject, apply};
+use tidegate_core::outcome::AttemptOutcome;
+use tidegate_core::settings::ProviderPolicy;
+use tidegate_core::state::apply::{Applied, Subject, apply, apply_outcome};
 use tidegate_core::state::{
     ConnectionState, Event, ProviderState, StateKey, StateValue, StoredValue, Transition, forget_at,
 };
@@ -126,6 +128,28 @@ impl<'a> Fold<'a> {
         connection: Option<&ConnectionId>,
         event: &Event,
     ) -> Result<Applied, FoldError> {
+        self.change(provider, connection, |subject, now, policy| {
+            apply(subject, event, now, policy, provider)
+        })
+    }
+
+    /// Applies an outcome to what its attempt names.
+    pub(super) fn outcome(&mut self, outcome: &AttemptOutcome) -> Result<Applied, FoldError> {
+        let attempt = &outcome.attempt;
+        let provider = &attempt.provider;
+        self.change(
+            provider,
+            Some(&attempt.connection),
+            |subject, now, policy| apply_outcome(subject, outcome, now, policy, provider),
+        )
+    }
+
+    fn change(
+        &mut self,
+        provider: &ProviderId,
+        connection: Option<&ConnectionId>,
+        apply: impl FnOnce(Subject<'_>, Timestamp, &ProviderPolicy) -> Applied,
+    ) -> Result<Applied, FoldError> {
         let Some(entry) = self.config.provider(provider) else {
             self.unknown = self.unknown.saturating_add(1);
             return Ok(Applied::default());
@@ -149,7 +173,7 @@ impl<'a> Fold<'a> {
                 .zip(connection_state)
                 .map(|(config, work)| (&**config, &mut work.now)),
         };
-        let applied = apply(subject, event, self.now, policy, provider);
+        let applied = apply(subject, self.now, policy);
         self.transitions.extend(applied.transitions.iter().cloned());
         Ok(applied)
     }

@@ -17,6 +17,8 @@ use super::{MAX_REPORT_AGE_MS, Recorder};
 
 /// Most reports of a data plane under way per shard (`architecture.md` §2, Report).
 pub(crate) const MAX_UNDER_WAY: usize = 256;
+/// Most reports of a data plane that wait per shard, those included that are applied already.
+const MAX_WAITING: usize = 2 * MAX_UNDER_WAY;
 /// Most data planes whose progress is kept; beyond it new ones are refused.
 const MAX_PLANES: usize = 4_096;
 /// How long the progress of a data plane that sends nothing is kept.
@@ -106,6 +108,19 @@ pub(super) struct Waiting {
     pub(super) report: Report,
     /// It is in the overlay.
     pub(super) overlaid: bool,
+}
+
+impl PlaneQueue {
+    /// Nothing more may be under way. What is applied up to `applied` is not under way for the data plane, which may
+    /// have been told so already: the write's own change can come back through the stream before its answer, and then
+    /// the mark is known while the reports still wait for their worker.
+    pub(super) fn is_full(&self, applied: u64) -> bool {
+        let settled = self
+            .waiting
+            .partition_point(|waiting| waiting.report.number <= applied);
+        self.waiting.len().saturating_sub(settled) >= MAX_UNDER_WAY
+            || self.waiting.len() >= MAX_WAITING
+    }
 }
 
 impl ShardQueue {
@@ -228,7 +243,7 @@ impl Recorder {
                     duplicates = duplicates.saturating_add(1);
                     continue;
                 }
-                if queue.waiting.len() >= MAX_UNDER_WAY {
+                if queue.is_full(applied) {
                     full = true;
                     break;
                 }

@@ -6,7 +6,7 @@ use tidegate_core::time::Timestamp;
 use tidegate_core::version::Version;
 use tidegate_store::hot::{MAX_WRITE_VALUES, MarkMove};
 
-use super::queue::{Report, ShardQueue};
+use super::queue::{MAX_UNDER_WAY, Report, ShardQueue};
 
 const PLANE: PlaneIncarnation = PlaneIncarnation(1);
 const OTHER: PlaneIncarnation = PlaneIncarnation(2);
@@ -126,6 +126,19 @@ fn what_another_replica_applied_is_dropped_and_acknowledged() {
     assert_eq!(dropped, 1);
     assert_eq!(progress.acknowledged(shard()), 9);
     assert!(queue.is_empty());
+}
+
+#[test]
+fn what_is_applied_takes_no_room_under_way_though_it_waits_for_its_worker() {
+    let queue = ShardQueue::default();
+    let is_full = |applied| queue.planes.lock()[&PLANE].is_full(applied);
+    let most = u64::try_from(MAX_UNDER_WAY).unwrap();
+    queue.fill(PLANE, (1..=most).map(empty));
+    assert!(is_full(0));
+    assert!(!is_full(1));
+    assert!(!is_full(most));
+    queue.fill(PLANE, (1..=2 * most).map(empty));
+    assert!(is_full(2 * most), "bounded all the same");
 }
 
 #[test]

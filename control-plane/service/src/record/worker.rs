@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use tidegate_core::ids::Shard;
-use tidegate_core::state::Event;
 use tidegate_core::version::{Incarnation, Version};
 use tidegate_store::hot::{RefusalReason, ReportMark, ShardWrite, WriteOutcome, WriteValue};
 use tidegate_store::pacing::Pacing;
@@ -214,9 +213,7 @@ impl Recorder {
                 too_old = too_old.saturating_add(1);
                 continue;
             }
-            let attempt = &outcome.attempt;
-            let event = Event::Outcome(Box::new((**outcome).clone()));
-            fold.event(&attempt.provider, Some(&attempt.connection), &event)?;
+            fold.outcome(outcome)?;
         }
         Ok(Folded {
             values: fold.writes()?,

@@ -1,8 +1,8 @@
 //! Providers that fail: how fast reports of 5,000 failures a second are applied, and what that costs.
 //!
-//! Simulated data planes speak `ReportService` as real ones do, but merge nothing, and every report claims to have
-//! been decided on the newest state, so that none is set aside as news of an old episode. That is more than a fleet
-//! of real data planes could bring. Mixes:
+//! Simulated data planes speak `ReportService` as real ones do, but merge nothing, and the attempts they report were
+//! decided a moment ago, on what their replica has just shown, so that few are set aside as news of an old episode.
+//! That is more than a fleet of real data planes could bring. Mixes:
 //! - `full`: failures only;
 //! - `half`: as many successes between them, on the same connections. Each clears what the failure before it caused,
 //!   so state never comes to rest and every write changes both values.
@@ -12,11 +12,12 @@
 
 mod counters;
 mod plane;
+mod versions;
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use tidegate_test_support::{FaultProxy, Fleet, FleetOptions};
 use tokio::task::JoinSet;
 
@@ -148,20 +149,29 @@ async fn run(fleet: &Fleet, case: &Case, summary: &mut Summary) -> Result<()> {
         .map(|plane| plane.grpc)
         .collect();
     let started = Instant::now();
+    let mut watches = JoinSet::new();
+    let mut shown = Vec::new();
+    for (number, &replica) in (1..).zip(&replicas) {
+        shown.push(versions::follow(replica, number, &mut watches).await?);
+    }
     let mut planes = JoinSet::new();
-    for (number, &replica) in (0..PLANES).zip(replicas.iter().cycle()) {
-        let plane = Plane::connect(number, replica, case).await?;
-        let position = replicas.iter().position(|addr| *addr == replica);
-        planes.spawn(async move { Ok::<_, anyhow::Error>((position, plane.run(TIME).await?)) });
+    let places = replicas.iter().zip(&shown).enumerate().cycle();
+    for (number, (place, (&replica, shown))) in (0..PLANES).zip(places) {
+        let plane = Plane::connect(number, replica, case, shown.clone()).await?;
+        planes.spawn(async move { Ok::<_, anyhow::Error>((place, plane.run(TIME).await?)) });
     }
     let before = Counters::read(fleet).await?;
     tokio::time::sleep(TIME.saturating_sub(started.elapsed())).await;
     let after = Counters::read(fleet).await?;
     let mut delivered: Vec<Delivered> = replicas.iter().map(|_| Delivered::default()).collect();
     while let Some(ended) = planes.join_next().await {
-        let (position, of_plane) = ended??;
-        let of_replica = position.and_then(|position| delivered.get_mut(position));
-        of_replica.context("no such replica")?.add(of_plane);
+        let (place, of_plane) = ended??;
+        let of_replica = delivered.get_mut(place).context("no such replica")?;
+        of_replica.add(of_plane);
+    }
+    if let Some(ended) = watches.try_join_next() {
+        ended??;
+        bail!("a watch ended");
     }
     note(case, &before, &after, delivered, summary)
 }

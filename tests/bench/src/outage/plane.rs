@@ -10,16 +10,18 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, Result, ensure};
 use secrecy::SecretString;
 use tidegate_core::ids::{ProviderId, SHARDS, Shard};
+use tidegate_core::version::Version;
 use tidegate_plane_client::endpoint::{Address, ChannelSettings, channel};
 use tidegate_proto::common::v1 as common;
 use tidegate_proto::report::v1::report_service_client::ReportServiceClient;
 use tidegate_proto::report::v1::{AttemptReport, NumberedReport, ReportRequest, ReportResponse};
 use tidegate_test_support::DATA_PLANE_TOKEN;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::MissedTickBehavior;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
+use super::versions::Versions;
 use super::{Case, Mix};
 
 /// Most reports of a shard under way, as in a real data plane.
@@ -38,6 +40,8 @@ pub(super) struct Plane {
     mix: Mix,
     per_second: u32,
     targets: Vec<Target>,
+    /// What decisions of its replica rest on now.
+    versions: watch::Receiver<Versions>,
     sender: mpsc::Sender<ReportRequest>,
     inbound: Streaming<ReportResponse>,
     shards: [ShardState; SHARDS as usize],
@@ -84,7 +88,12 @@ impl Delivered {
 
 impl Plane {
     /// Opens the stream.
-    pub(super) async fn connect(number: u32, replica: SocketAddr, case: &Case) -> Result<Self> {
+    pub(super) async fn connect(
+        number: u32,
+        replica: SocketAddr,
+        case: &Case,
+        versions: watch::Receiver<Versions>,
+    ) -> Result<Self> {
         let address = Address::Tcp(format!("http://{replica}").parse()?);
         let token = SecretString::from(DATA_PLANE_TOKEN);
         let channel = channel(&address, &ChannelSettings::default(), None, Some(&token))?;
@@ -98,6 +107,7 @@ impl Plane {
             mix: case.mix,
             per_second: case.reports_per_second(),
             targets: targets(case, number)?,
+            versions,
             sender,
             inbound: response.into_inner(),
             shards: std::array::from_fn(|_| ShardState::default()),
@@ -152,6 +162,7 @@ impl Plane {
     fn send(&mut self) -> Result<()> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
         let now_ms = u64::try_from(now.as_millis())?;
+        let versions = *self.versions.borrow();
         for shard in Shard::all() {
             let Some(state) = self.shards.get_mut(shard.index()) else {
                 continue;
@@ -162,6 +173,7 @@ impl Plane {
             let Ok(place) = self.sender.try_reserve() else {
                 return Ok(());
             };
+            let rests_on = versions.get(shard.index()).copied().unwrap_or_default();
             let mut reports = Vec::new();
             while state.under_way.len() < WINDOW
                 && let Some((which, at)) = state.waiting.pop_front()
@@ -169,9 +181,10 @@ impl Plane {
                 state.last_number += 1;
                 state.under_way.push_back((state.last_number, at));
                 let target = target(&self.targets, self.mix, which).context("no target")?;
+                let attempt = attempt(self.incarnation, which, target, rests_on);
                 reports.push(NumberedReport {
                     number: state.last_number,
-                    report: Some(report(self.incarnation, which, self.mix, target, now_ms)),
+                    report: Some(report(attempt, outcome(which, self.mix), now_ms)),
                 });
             }
             place.send(ReportRequest {
@@ -228,12 +241,12 @@ fn target(targets: &[Target], mix: Mix, which: u64) -> Option<&Target> {
     targets.get(usize::try_from(place).ok()?)
 }
 
-fn report(plane: u64, which: u64, mix: Mix, target: &Target, now_ms: u64) -> AttemptReport {
-    let newest = common::Version {
-        incarnation: u64::MAX,
-        revision: u64::MAX,
+fn attempt(plane: u64, which: u64, target: &Target, rests_on: Version) -> common::Attempt {
+    let version = common::Version {
+        incarnation: rests_on.incarnation.0,
+        revision: rests_on.revision.0,
     };
-    let attempt = common::Attempt {
+    common::Attempt {
         id: Some(common::AttemptId {
             plane,
             number: which + 1,
@@ -241,15 +254,18 @@ fn report(plane: u64, which: u64, mix: Mix, target: &Target, now_ms: u64) -> Att
         provider: target.provider.clone(),
         connection: target.connection.clone(),
         model: "bench-model".to_owned(),
-        decided_on: Some(newest),
-        epoch: Some(newest),
+        decided_on: Some(version),
+        epoch: Some(version),
         credential_version: 1,
         ..common::Attempt::default()
-    };
+    }
+}
+
+fn report(attempt: common::Attempt, outcome: common::outcome::Kind, now_ms: u64) -> AttemptReport {
     AttemptReport {
         attempt: Some(attempt),
         outcome: Some(common::Outcome {
-            kind: Some(outcome(which, mix)),
+            kind: Some(outcome),
         }),
         occurred_at_unix_ms: now_ms,
         count: 1,

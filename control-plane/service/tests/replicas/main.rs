@@ -10,6 +10,7 @@ mod fleet;
 mod loss;
 #[cfg(test)]
 mod report;
+#[cfg(test)]
 mod settings;
 #[cfg(test)]
 mod watch;

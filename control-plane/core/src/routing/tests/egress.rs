@@ -94,13 +94,15 @@ fn told(world: &World) -> Vec<String> {
 #[case::vector_failure_67(json!({"waitForCooldown": {"enabled": false}}))]
 fn the_family_is_left_alone_from_the_address_it_refuses(#[case] settings: Value) {
     let mut world = world(settings);
-    let mut banned = ConnectionState::default();
-    banned.terminal = Some(crate::cooldown::Terminal {
-        kind: crate::classify::TerminalKind::Banned,
-        since: START,
-        credential_version: 1,
-        switched_off: false,
-    });
+    let banned = ConnectionState {
+        terminal: Some(crate::cooldown::Terminal {
+            kind: crate::classify::TerminalKind::Banned,
+            since: START,
+            credential_version: 1,
+            switched_off: false,
+        }),
+        ..ConnectionState::default()
+    };
     world.connection_state("d", banned);
     month_is_used_up(&mut world);
     assert_eq!(

@@ -396,7 +396,7 @@ proptest! {
                     prop_assert_eq!(patched.members().get(section), Some(value));
                 }
             }
-            prop_assert_eq!(patched.patched(&patch), Ok(patched.clone()));
+            prop_assert_eq!(patched.patched(&patch), Ok(patched));
         }
     }
 }

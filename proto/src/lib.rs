@@ -62,6 +62,8 @@ pub mod admin {
                     .debug_struct("ApplyConfigurationRequest")
                     .field("document", &self.document)
                     .field("credentials", &self.credentials.keys())
+                    .field("refresh_tokens", &self.refresh_tokens.keys())
+                    .field("client_secrets", &self.client_secrets.keys())
                     .field("expected_version", &self.expected_version)
                     .field("dry_run", &self.dry_run)
                     .field("reseal", &self.reseal)

@@ -6,6 +6,7 @@
 
 pub mod base_url;
 mod index;
+mod oauth;
 mod step;
 #[cfg(test)]
 mod tests;
@@ -18,6 +19,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 pub use index::key_hash;
+pub use oauth::{ClientAuthentication, OauthClient};
 pub(crate) use step::split_model;
 pub use violations::MAX_VIOLATIONS;
 pub(crate) use violations::Violations;
@@ -89,6 +91,9 @@ pub struct Provider {
     /// How an account is chosen for an unpinned target (decision 25).
     #[serde(default)]
     pub account_strategy: AccountStrategy,
+    /// Where and how access tokens of its connections are renewed (decision 15).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oauth: Option<OauthClient>,
 }
 
 /// How an account is chosen among a provider's connections (decision 25).
@@ -128,6 +133,16 @@ pub struct Connection {
     /// Models this connection may serve; empty = all of the provider.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub models: Vec<ModelId>,
+    /// Where the refresh token is read from when the document is applied; unset = keep the stored one. What
+    /// `credential` names is then an access token, and may be left out: the first one is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refresh_token: Option<SecretSource>,
+    /// OAuth client this connection's tokens were issued to; unset = the provider's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_id: Option<String>,
+    /// Where the client's secret is read from when the document is applied; unset = keep the stored one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_secret: Option<SecretSource>,
 }
 
 /// A named ordered list of steps and how it is walked.

@@ -8,6 +8,7 @@
 //! | [`outcome`], [`classify`] | what was seen, and what it means |
 //! | [`breaker`], [`gate`], [`egress`], [`cooldown`], [`lockout`] | one state machine each |
 //! | [`daily_reset`] | when the quotas of a day begin anew |
+//! | [`refresh`] | when the access token of a connection is renewed |
 //! | [`state`] | the two hot values, events, apply, restore |
 //! | [`routing`] | resolve, gates, exclusions, the attempt driver, final answers |
 
@@ -21,6 +22,7 @@ pub mod gate;
 pub mod ids;
 pub mod lockout;
 pub mod outcome;
+pub mod refresh;
 pub mod routing;
 mod secret_source;
 pub mod settings;

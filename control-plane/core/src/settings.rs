@@ -21,6 +21,7 @@ mod stored;
 mod strict;
 #[cfg(test)]
 mod tests;
+mod token_refresh;
 mod written;
 
 pub use effective::{EffectiveSetting, Source, effective};
@@ -31,6 +32,7 @@ pub use gate::{GateClassSettings, ProviderCooldownSettings};
 pub use members::MAX_COOLDOWN_WAIT_MS;
 pub use overrides::{BreakerOverrides, GateClassOverrides, GateOverrides, Overrides};
 pub use stored::StoredReading;
+pub use token_refresh::TokenRefreshSettings;
 pub use written::{MAX_SETTINGS_BYTES, WrittenSettings};
 
 use std::collections::BTreeMap;
@@ -89,6 +91,8 @@ pub struct Settings {
     pub combo_cooldown_wait: ComboCooldownWaitSettings,
     /// Limits of an upstream attempt.
     pub streams: StreamSettings,
+    /// Renewal of access tokens (`failure-state.md` §3.9).
+    pub token_refresh: TokenRefreshSettings,
 }
 
 /// `providerBreaker`.

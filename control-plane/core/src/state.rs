@@ -166,6 +166,14 @@ pub enum Event {
         /// The new credential's version.
         credential_version: u64,
     },
+    /// The access token of a connection was renewed: the account is the same, only `expired` and what the old
+    /// token was refused for end.
+    TokenRefreshed {
+        /// The connection.
+        connection: ConnectionId,
+        /// The new token's version.
+        credential_version: u64,
+    },
 }
 
 /// A change that history keeps and an operator may ask about.
@@ -249,6 +257,17 @@ pub enum TransitionKind {
     },
     /// A connection is as new: after a success, new credentials or an operator's reset.
     Cleared,
+    /// The access token of a connection was renewed.
+    Refreshed,
+    /// The access token of a connection could not be renewed.
+    RefreshFailed {
+        /// Why, as a fixed word such as `invalid_grant`.
+        cause: String,
+        /// Failed refreshes while `expired`; 0 when the connection is not.
+        retries: u32,
+    },
+    /// The last refresh that an `expired` connection is allowed has failed (`failure-state.md` §3.9).
+    Inactive,
 }
 
 impl ProviderState {

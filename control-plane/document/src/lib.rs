@@ -5,7 +5,7 @@
 //! clients' keys only the SHA-256 goes on. Whether the document makes sense is checked by
 //! `tidegate_core::config::Config::build`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use secrecy::{ExposeSecret as _, SecretString};
@@ -24,6 +24,22 @@ pub struct Loaded {
     pub document: Document,
     /// Credentials of the connections that name a source.
     pub credentials: BTreeMap<ConnectionId, SecretString>,
+    /// Refresh tokens of the connections that name a source.
+    pub refresh_tokens: BTreeMap<ConnectionId, SecretString>,
+    /// Secrets of OAuth clients, of the connections that name a source.
+    pub client_secrets: BTreeMap<ConnectionId, SecretString>,
+}
+
+/// Secrets as they are sent to the control plane.
+#[must_use]
+pub fn exposed(secrets: &BTreeMap<ConnectionId, SecretString>) -> HashMap<String, Vec<u8>> {
+    secrets
+        .iter()
+        .map(|(connection, secret)| {
+            let secret = secret.expose_secret().as_bytes().to_vec();
+            (connection.to_string(), secret)
+        })
+        .collect()
 }
 
 /// Why a configuration file cannot be used.
@@ -154,18 +170,35 @@ pub fn resolve(
 ) -> Result<Loaded, Vec<Violation>> {
     let mut violations = Vec::new();
     let mut credentials = BTreeMap::new();
+    let mut refresh_tokens = BTreeMap::new();
+    let mut client_secrets = BTreeMap::new();
     for (index, connection) in document.connections.iter().enumerate() {
-        let Some(source) = &connection.credential else {
-            continue;
-        };
-        match read(source, folder, secrets) {
-            Ok(secret) => {
-                credentials.insert(connection.id.clone(), secret);
+        let members = [
+            ("credential", &connection.credential, &mut credentials),
+            (
+                "refreshToken",
+                &connection.refresh_token,
+                &mut refresh_tokens,
+            ),
+            (
+                "clientSecret",
+                &connection.client_secret,
+                &mut client_secrets,
+            ),
+        ];
+        for (member, source, resolved) in members {
+            let Some(source) = source else {
+                continue;
+            };
+            match read(source, folder, secrets) {
+                Ok(secret) => {
+                    resolved.insert(connection.id.clone(), secret);
+                }
+                Err(message) => violations.push(Violation {
+                    field: format!("connections[{index}].{member}"),
+                    message,
+                }),
             }
-            Err(message) => violations.push(Violation {
-                field: format!("connections[{index}].credential"),
-                message,
-            }),
         }
     }
     for (index, key) in document.keys.iter_mut().enumerate() {
@@ -196,6 +229,8 @@ pub fn resolve(
     Ok(Loaded {
         document,
         credentials,
+        refresh_tokens,
+        client_secrets,
     })
 }
 

@@ -22,7 +22,7 @@ use tidegate_core::config::{ApiKey, Config};
 use tidegate_core::ids::{ConnectionId, KeyId};
 use tidegate_core::settings::Overrides;
 use tidegate_proto::config::v1 as proto;
-use tidegate_store::durable::{DurableStore, DurableStoreError, StoredDocument};
+use tidegate_store::durable::{DurableStore, DurableStoreError, StoredDocument, StoredVersion};
 use tidegate_store::seal::Sealer;
 use tidegate_wire as wire;
 use tokio::sync::{Mutex, Notify, watch};
@@ -52,6 +52,8 @@ pub(crate) struct Current {
     pub(crate) keys: HashMap<KeyId, Arc<ApiKey>>,
     /// Credentials in the clear.
     pub(crate) credentials: BTreeMap<ConnectionId, Credential>,
+    /// Grows with each renewed access token, while the version stays.
+    pub(crate) secrets_revision: u64,
     /// The same as data planes get it.
     pub(crate) snapshot: Arc<proto::Snapshot>,
 }
@@ -75,9 +77,9 @@ pub(crate) struct Published {
 
 #[derive(Debug, Default)]
 struct Turn {
-    /// The version that was found not to be usable. Building it again would come to the same, so it is not tried
+    /// The stored version that was found not to be usable. Building it again would come to the same, so it is not tried
     /// again; another version is, and a process with another sealing key.
-    refused: Option<u64>,
+    refused: Option<StoredVersion>,
 }
 
 /// Why a stored document is not in force.
@@ -156,7 +158,7 @@ impl Published {
         current.as_ref().map(|current| Arc::clone(&current.config))
     }
 
-    /// Tells each new version.
+    /// Tells each new version, and the same again when credentials were renewed.
     pub(crate) fn subscribe(&self) -> watch::Receiver<Option<u64>> {
         self.version.subscribe()
     }
@@ -184,13 +186,9 @@ impl Published {
     /// Loads the stored document if it is another than the one in force.
     pub(crate) async fn refresh(&self) -> Result<(), LoadError> {
         let mut turn = self.turn.lock().await;
-        let known = self
-            .current
-            .load()
-            .as_ref()
-            .map(|current| current.config.version);
-        let version = limited(POLL_LIMIT, self.durable.document_version()).await?;
-        if known == Some(version) || turn.refused == Some(version) {
+        let known = self.current.load().as_ref().map(|it| it.stored_version());
+        let stored = limited(POLL_LIMIT, self.durable.stored_version()).await?;
+        if known == Some(stored) || turn.refused == Some(stored) {
             return Ok(());
         }
         let stored = limited(DOCUMENT_LIMIT, self.durable.load_document()).await?;
@@ -200,10 +198,13 @@ impl Published {
     /// Puts a stored document in force, if it is good.
     fn take(&self, stored: StoredDocument, turn: &mut Turn) -> Result<(), LoadError> {
         let version = stored.version;
+        let revision = stored.secrets.revision;
+        let stored_version = stored.stored_version();
         match self.build(stored) {
             Ok(current) => {
                 turn.refused = None;
-                if let Some(first) = current.config.mended.first() {
+                let is_new = self.config().is_none_or(|it| it.version != version);
+                if let Some(first) = current.config.mended.first().filter(|_| is_new) {
                     let count = current.config.mended.len();
                     tracing::warn!(version, count, field = %first.field, what = %first.message, "stored settings were mended");
                 }
@@ -212,11 +213,11 @@ impl Published {
                     .set(gauge_value(current.config.version));
                 self.current.store(Some(Arc::new(current)));
                 self.version.send_replace(Some(version));
-                tracing::info!(version, "configuration is in force");
+                tracing::info!(version, revision, "configuration is in force");
                 Ok(())
             }
             Err(error) => {
-                turn.refused = Some(version);
+                turn.refused = Some(stored_version);
                 self.metrics.bad_configurations.inc();
                 Err(error)
             }
@@ -225,8 +226,25 @@ impl Published {
 
     fn build(&self, stored: StoredDocument) -> Result<Current, LoadError> {
         let version = stored.version;
-        let credentials = credentials::open(&self.sealer, &stored.credentials)
+        let secrets_revision = stored.secrets.revision;
+        let credentials = credentials::open(&self.sealer, &stored.secrets.credentials)
             .map_err(|reason| LoadError::Sealed { version, reason })?;
+        let in_force = self.current();
+        if let Some(current) = in_force.filter(|current| current.config.version == version) {
+            // Only access tokens were renewed.
+            let snapshot = proto::Snapshot {
+                credentials: credentials::to_proto(&credentials),
+                credentials_revision: secrets_revision,
+                ..proto::Snapshot::clone(&current.snapshot)
+            };
+            return Ok(Current {
+                config: Arc::clone(&current.config),
+                keys: current.keys.clone(),
+                credentials,
+                secrets_revision,
+                snapshot: Arc::new(snapshot),
+            });
+        }
         let config =
             Config::build_stored(stored.document, version, &self.overrides).map_err(|found| {
                 let first = found
@@ -238,14 +256,8 @@ impl Published {
         let snapshot = proto::Snapshot {
             version,
             document: Some(wire::document::to_proto(&config.document)),
-            credentials: credentials
-                .iter()
-                .map(|(connection, credential)| proto::Credential {
-                    connection: connection.to_string(),
-                    version: credential.version,
-                    secret: credential.secret_bytes().to_vec(),
-                })
-                .collect(),
+            credentials: credentials::to_proto(&credentials),
+            credentials_revision: secrets_revision,
             overrides: self.environment.clone().into_iter().collect(),
         };
         Ok(Current {
@@ -256,8 +268,19 @@ impl Published {
                 .collect(),
             config: Arc::new(config),
             credentials,
+            secrets_revision,
             snapshot: Arc::new(snapshot),
         })
+    }
+}
+
+impl Current {
+    /// Which stored configuration it is.
+    pub(crate) fn stored_version(&self) -> StoredVersion {
+        StoredVersion {
+            document: self.config.version,
+            secrets: self.secrets_revision,
+        }
     }
 }
 

@@ -10,6 +10,7 @@
 //! | `watch` | feeds data planes |
 //! | `checkpoint` | writes the hot state to the durable store |
 //! | `config` | the configuration in force, and its replacement |
+//! | `refresh` | renews access tokens, one replica at a time |
 //! | `admin` | what operators ask and do |
 //! | `schema` | which schema of values may be written |
 //! | `grpc` | messages to use cases and back |
@@ -27,6 +28,7 @@ mod grpc;
 mod hot;
 pub mod plane;
 mod record;
+mod refresh;
 mod schema;
 pub mod telemetry;
 mod view;

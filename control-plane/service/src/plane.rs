@@ -39,6 +39,7 @@ use crate::grpc::server::{Offered, Services, routes, server, show_health};
 use crate::hot::Hot;
 use crate::record::history::history;
 use crate::record::{Parts, Recorder};
+use crate::refresh::{self, Refresher};
 use crate::schema::Schemas;
 use crate::telemetry;
 use crate::telemetry::metrics::Metrics;
@@ -162,7 +163,7 @@ impl ControlPlane {
         let hot = Arc::new(Hot::new(hot, Arc::clone(&clock), Arc::clone(&metrics)));
         let published = Arc::new(Published::new(
             Arc::clone(&durable),
-            sealer,
+            Arc::clone(&sealer),
             config.environment,
             Arc::clone(&metrics),
         ));
@@ -175,6 +176,7 @@ impl ControlPlane {
         ));
         let schemas = Arc::new(Schemas::new(&config.replica));
         let (history, history_writer) = history(Arc::clone(&durable), Arc::clone(&metrics));
+        let history = Arc::new(history);
         let recorder = Arc::new(Recorder::new(Parts {
             hot: Arc::clone(&hot),
             view: Arc::clone(&view),
@@ -182,7 +184,7 @@ impl ControlPlane {
             config: Arc::clone(&published),
             follower: Arc::clone(&follower),
             schemas: Arc::clone(&schemas),
-            history: Arc::new(history),
+            history: Arc::clone(&history),
             metrics: Arc::clone(&metrics),
         }));
         let checkpoint = Arc::new(Checkpoint::new(
@@ -191,6 +193,22 @@ impl ControlPlane {
             Arc::clone(&clock),
             Arc::clone(&metrics),
         ));
+        let background = Background::default();
+        let refresher = Refresher::new(
+            refresh::Parts {
+                replica: config.replica.clone(),
+                durable: Arc::clone(&durable),
+                sealer,
+                view: Arc::clone(&view),
+                clock: Arc::clone(&clock),
+                config: Arc::clone(&published),
+                recorder: Arc::clone(&recorder),
+                history,
+                metrics: Arc::clone(&metrics),
+            },
+            &background.tasks,
+            &background.stop,
+        );
         let live = Live::default();
         let drain = CancellationToken::new();
         let serving = TaskTracker::new();
@@ -232,11 +250,11 @@ impl ControlPlane {
         let recording = Background::default();
         follower.start(&recording.tasks, &recording.stop);
         recorder.start(&recording.tasks, &recording.stop);
-        let background = Background::default();
         let Background { tasks, stop } = &background;
         tasks.spawn(history_writer.run(stop.clone()));
         let checkpoint_stop = stop.clone();
         tasks.spawn(async move { checkpoint.run(checkpoint_stop).await });
+        tasks.spawn(refresher.run());
         let own_hot = Arc::clone(&hot);
         let own_config = Arc::clone(&published);
         tasks.spawn(stop.clone().run_until_cancelled_owned(async move {

@@ -13,17 +13,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tidegate_core::ids::{PlaneIncarnation, SHARDS, Shard};
+use tidegate_core::ids::{ConnectionId, PlaneIncarnation, SHARDS, Shard};
 use tidegate_core::version::Version;
 use tidegate_proto::common::v1 as common;
 use tidegate_proto::config::v1 as proto;
+use tidegate_store::durable::StoredVersion;
 use tidegate_store::hot::{Entry, VersionVector};
 use tidegate_wire as wire;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc;
 
 use crate::clock::{Clock, local_now};
-use crate::config::Published;
+use crate::config::{Current, Published};
 use crate::telemetry::metrics::{Metrics, gauge_value};
 use crate::view::{ShardUpdate, View};
 
@@ -152,6 +153,40 @@ impl Drop for Present {
 /// The watcher has gone.
 struct Gone;
 
+/// Which configuration a data plane has.
+enum Known {
+    /// As it says.
+    Version(StoredVersion),
+    /// This one was sent.
+    Sent(Arc<Current>),
+}
+
+impl Known {
+    fn version(&self) -> StoredVersion {
+        match self {
+            Self::Version(version) => *version,
+            Self::Sent(current) => current.stored_version(),
+        }
+    }
+
+    /// Credentials that it does not have, or may not have.
+    fn outdated(&self, current: &Current) -> Vec<proto::Credential> {
+        let has = |connection: &ConnectionId, version: u64| match self {
+            Self::Version(_) => false,
+            Self::Sent(sent) => sent
+                .credentials
+                .get(connection)
+                .is_some_and(|it| it.version == version),
+        };
+        current
+            .credentials
+            .iter()
+            .filter(|(connection, credential)| !has(connection, credential.version))
+            .map(|(connection, credential)| credential.to_proto(connection))
+            .collect()
+    }
+}
+
 /// One watcher's side.
 struct Watcher<'a> {
     watchers: &'a Watchers,
@@ -162,14 +197,14 @@ struct Watcher<'a> {
 }
 
 impl Watchers {
-    /// Feeds one watcher until it goes.
+    /// Feeds one watcher, which has the configuration `known`, until it goes.
     pub(crate) async fn feed(
         &self,
         plane: Plane,
+        known: StoredVersion,
         resume: VersionVector,
         sender: mpsc::Sender<Message>,
     ) {
-        let configuration_version = plane.configuration;
         let _present = Present::new(&self.live, plane, &self.metrics);
         let mut watcher = Watcher {
             watchers: self,
@@ -178,21 +213,20 @@ impl Watchers {
             begun: [false; SHARDS as usize],
         };
         // Whether it left by itself or was too slow to take anything makes no difference here.
-        let Gone = watcher.feed(configuration_version).await;
+        let Gone = watcher.feed(known).await;
     }
 }
 
 impl Watcher<'_> {
-    async fn feed(&mut self, known: u64) -> Gone {
+    async fn feed(&mut self, known: StoredVersion) -> Gone {
         let mut updates = self.watchers.view.subscribe();
         let mut versions = self.watchers.config.subscribe();
         let mut heartbeat = tokio::time::interval(HEARTBEAT_EVERY);
-        let begun = self.configuration(Some(known)).await;
-        if begun.is_err() {
+        versions.mark_unchanged();
+        let mut known = Known::Version(known);
+        if self.configuration(&mut known).await.is_err() {
             return Gone;
         }
-        versions.mark_unchanged();
-        let mut configuration = self.watchers.config.current().map(|it| it.config.version);
         for shard in Shard::all() {
             if self.catch_up(shard, false).await.is_err() {
                 return Gone;
@@ -210,11 +244,7 @@ impl Watcher<'_> {
                     Err(RecvError::Closed) => return Gone,
                 },
                 changed = versions.changed() => match changed {
-                    Ok(()) => {
-                        let sent = self.configuration(configuration).await;
-                        configuration = self.watchers.config.current().map(|it| it.config.version);
-                        sent
-                    }
+                    Ok(()) => self.configuration(&mut known).await,
                     Err(_closed) => return Gone,
                 },
                 _ = heartbeat.tick() => self.heartbeat().await,
@@ -226,18 +256,33 @@ impl Watcher<'_> {
         }
     }
 
-    /// Sends the configuration unless it is the known one. A data plane may know a newer one from elsewhere.
-    async fn configuration(&self, known: Option<u64>) -> Result<(), Gone> {
+    /// Sends the configuration unless it is the known one; of one whose credentials alone changed, those. A data plane
+    /// may know a newer one from elsewhere.
+    async fn configuration(&self, known: &mut Known) -> Result<(), Gone> {
         let Some(current) = self.watchers.config.current() else {
             return Ok(());
         };
-        let version = current.config.version;
-        if known.is_some_and(|known| known > version || (known == version && version > 0)) {
+        let here = current.stored_version();
+        let at = known.version();
+        let same = at.document == here.document;
+        let never_sent = here.document == 0 && matches!(known, Known::Version(_));
+        if at.document < here.document || (same && never_sent) {
+            let snapshot = proto::Snapshot::clone(&current.snapshot);
+            self.send(proto::watch_response::Kind::Snapshot(snapshot))
+                .await?;
+        } else if same && at.secrets < here.secrets {
+            let delta = proto::CredentialsDelta {
+                configuration_version: here.document,
+                revision: here.secrets,
+                credentials: known.outdated(&current),
+            };
+            self.send(proto::watch_response::Kind::Credentials(delta))
+                .await?;
+        } else if at != here {
             return Ok(());
         }
-        let snapshot = proto::Snapshot::clone(&current.snapshot);
-        self.send(proto::watch_response::Kind::Snapshot(snapshot))
-            .await
+        *known = Known::Sent(current);
+        Ok(())
     }
 
     async fn all_again(&mut self) -> Result<(), Gone> {

@@ -11,6 +11,7 @@ mod checkpoint;
 mod configuration;
 mod history;
 mod leadership;
+mod tokens;
 
 use std::str::FromStr;
 use std::time::Duration;

@@ -1,6 +1,7 @@
 //! What both adapters do with rows: batches, texts, documents.
 
 mod read;
+pub(crate) mod tokens;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,7 +10,8 @@ use serde::Serialize;
 use tidegate_core::ids::PlaneIncarnation;
 use tidegate_core::time::Timestamp;
 use tidegate_store::durable::{
-    DurableStoreError, MAX_AUDIT_TEXT_BYTES, MAX_LIST_ROWS, SealedCredential, UsageRecord,
+    DurableStoreError, MAX_AUDIT_TEXT_BYTES, MAX_LIST_ROWS, SealedCredential, SealedSecrets,
+    UsageRecord,
 };
 use tidegate_store::hot::{Entry, ReportMark};
 
@@ -54,10 +56,23 @@ pub(crate) fn by_attempt(records: &[UsageRecord]) -> Vec<&UsageRecord> {
     records
 }
 
-/// Refuses a list of credentials that no table can hold.
-pub(crate) fn check_credentials(credentials: &[SealedCredential]) -> Result<(), DurableStoreError> {
+/// Refuses lists of secrets that no table can hold.
+pub(crate) fn check_secrets(secrets: &SealedSecrets) -> Result<(), DurableStoreError> {
     let mut seen = BTreeSet::new();
-    for credential in credentials {
+    for grant in &secrets.grants {
+        if !seen.insert(&grant.connection) {
+            return Err(DurableStoreError::Refused(format!(
+                "two refresh tokens for connection {}",
+                grant.connection
+            )));
+        }
+        tokens::token_version(&grant.refresh_token)?;
+        if let Some(secret) = &grant.client_secret {
+            tokens::token_version(secret)?;
+        }
+    }
+    let mut seen = BTreeSet::new();
+    for credential in &secrets.credentials {
         if !seen.insert(&credential.connection) {
             return Err(DurableStoreError::Refused(format!(
                 "two credentials for connection {}",

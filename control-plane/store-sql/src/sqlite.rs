@@ -16,6 +16,7 @@ mod configuration;
 mod history;
 mod leadership;
 mod lock;
+mod tokens;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

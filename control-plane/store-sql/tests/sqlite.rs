@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use tidegate_core::config::Document;
 use tidegate_store::durable::conformance::{CaseError, CaseResult, Damage, Fixture};
 use tidegate_store::durable::{
-    ConfigurationStore as _, DurableStore, DurableStoreError, Leadership as _,
+    ConfigurationStore as _, DurableStore, DurableStoreError, Leadership as _, SealedSecrets,
 };
 use tidegate_store_sql::{SqlLimits, SqliteDurableStore};
 
@@ -107,7 +107,7 @@ async fn of_several_openings_at_once_one_wins_and_the_schema_is_whole() {
         [one, two, three, four].into_iter().partition(Result::is_ok);
     assert_eq!((won.len(), refused.len()), (1, 3));
     for store in won {
-        assert_eq!(store.unwrap().document_version().await.unwrap(), 0);
+        assert_eq!(store.unwrap().stored_version().await.unwrap().document, 0);
     }
 }
 
@@ -118,7 +118,7 @@ async fn what_was_saved_is_there_after_opening_again() {
         let store = open(&path).await.unwrap();
         let document = Document::default();
         let saved = store
-            .save_document(version, &document, &[], "ops", "")
+            .save_document(version, &document, &SealedSecrets::default(), "ops", "")
             .await
             .unwrap();
         assert_eq!(saved, version + 1);
@@ -170,7 +170,13 @@ async fn only_the_owner_may_read_the_files() {
     let (dir, path) = place();
     let store = open(&path).await.unwrap();
     store
-        .save_document(0, &Document::default(), &[], "ops", "")
+        .save_document(
+            0,
+            &Document::default(),
+            &SealedSecrets::default(),
+            "ops",
+            "",
+        )
         .await
         .unwrap();
     let mut names = 0;
@@ -196,17 +202,17 @@ async fn a_foreign_writer_is_waited_for_within_the_limit_and_readers_go_on() {
     other.execute("BEGIN IMMEDIATE").await.unwrap();
     let document = Document::default();
     let error = store
-        .save_document(0, &document, &[], "ops", "")
+        .save_document(0, &document, &SealedSecrets::default(), "ops", "")
         .await
         .unwrap_err();
     assert!(matches!(error, DurableStoreError::Contended(_)), "{error}");
     assert!(error.is_certainly_not_applied());
     store.ping().await.unwrap();
-    assert_eq!(store.document_version().await.unwrap(), 0);
+    assert_eq!(store.stored_version().await.unwrap().document, 0);
     other.execute("ROLLBACK").await.unwrap();
     other.close().await.unwrap();
     store
-        .save_document(0, &document, &[], "ops", "")
+        .save_document(0, &document, &SealedSecrets::default(), "ops", "")
         .await
         .unwrap();
 }

@@ -6,6 +6,7 @@
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod tokens;
 
 use std::fmt::Debug;
 
@@ -16,6 +17,11 @@ use tidegate_core::state::Transition;
 use tidegate_core::time::Timestamp;
 
 use crate::hot::{Entry, ReportMark};
+
+pub use tokens::{
+    LeaseAnswer, LeasedToken, RefreshedToken, SaveAnswer, SealedGrant, SealedToken, TokenLease,
+    TokenRow, TokenStore,
+};
 
 /// Why a call to the durable store failed.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +34,9 @@ pub enum DurableStoreError {
         /// What stands.
         current: u64,
     },
+    /// An access token was renewed since the secrets were read, so they would be put back. Nothing happened.
+    #[error("a secret was renewed in the meantime")]
+    SecretsChanged,
     /// The store could not be reached or did not answer in time. Nothing is known to have happened.
     #[error("the durable store cannot be reached: {0}")]
     Unreachable(String),
@@ -55,6 +64,7 @@ impl DurableStoreError {
     pub fn is_certainly_not_applied(&self) -> bool {
         match self {
             Self::VersionConflict { .. }
+            | Self::SecretsChanged
             | Self::Schema(_)
             | Self::Contended(_)
             | Self::Refused(_) => true,
@@ -72,8 +82,11 @@ pub struct SealedCredential {
     pub version: u64,
     /// Cipher text with its nonce.
     pub sealed: Vec<u8>,
-    /// A keyed fingerprint of the secret, to see whether an apply changes it.
+    /// A keyed fingerprint of the secret that an operator last applied, to see whether an apply changes it. Empty when
+    /// there was none.
     pub fingerprint: Vec<u8>,
+    /// The version that an operator last applied; what is above it was renewed since. 0 = none was ever applied.
+    pub applied_version: u64,
 }
 
 impl Debug for SealedCredential {
@@ -86,6 +99,28 @@ impl Debug for SealedCredential {
     }
 }
 
+/// All secrets of a document, sealed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SealedSecrets {
+    /// Grows by one with each renewed access token, and never by a save of the document.
+    pub revision: u64,
+    /// Credentials of its connections.
+    pub credentials: Vec<SealedCredential>,
+    /// What access tokens are renewed with.
+    pub grants: Vec<SealedGrant>,
+    /// In a save: connections with a secret that an operator replaced. Their renewal begins anew. Never read back.
+    pub renewed: Vec<ConnectionId>,
+}
+
+/// Which configuration is stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoredVersion {
+    /// Version of the document.
+    pub document: u64,
+    /// Revision of its secrets.
+    pub secrets: u64,
+}
+
 /// The configuration as stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoredDocument {
@@ -93,8 +128,19 @@ pub struct StoredDocument {
     pub version: u64,
     /// The document.
     pub document: Document,
-    /// Credentials of its connections.
-    pub credentials: Vec<SealedCredential>,
+    /// Secrets of its connections.
+    pub secrets: SealedSecrets,
+}
+
+impl StoredDocument {
+    /// Which one it is.
+    #[must_use]
+    pub fn stored_version(&self) -> StoredVersion {
+        StoredVersion {
+            document: self.version,
+            secrets: self.secrets.revision,
+        }
+    }
 }
 
 /// The configuration.
@@ -103,17 +149,17 @@ pub trait ConfigurationStore {
     /// The newest document; the default one with version 0 when there is none.
     async fn load_document(&self) -> Result<StoredDocument, DurableStoreError>;
 
-    /// Its version alone, cheap enough to ask every second.
-    async fn document_version(&self) -> Result<u64, DurableStoreError>;
+    /// Its versions alone, cheap enough to ask every second.
+    async fn stored_version(&self) -> Result<StoredVersion, DurableStoreError>;
 
-    /// Replaces document and credentials in one transaction if the stored version is `expected`, and
-    /// returns the new version. Credentials of connections that are no longer in the list are deleted.
-    /// `author` goes to the audit trail with `summary`, in the same transaction.
+    /// Replaces document and secrets in one transaction if the stored version is `expected` and the revision of
+    /// the secrets the given one, and returns the new version. Secrets of connections that are no longer in the
+    /// lists are deleted. `author` goes to the audit trail with `summary`, in the same transaction.
     async fn save_document(
         &self,
         expected: u64,
         document: &Document,
-        credentials: &[SealedCredential],
+        secrets: &SealedSecrets,
         author: &str,
         summary: &str,
     ) -> Result<u64, DurableStoreError>;
@@ -231,7 +277,15 @@ pub trait Leadership {
 /// Everything durable. Migrations are part of opening an adapter and safe to run twice at once.
 #[async_trait]
 pub trait DurableStore:
-    ConfigurationStore + CheckpointStore + HistoryStore + Leadership + Debug + Send + Sync + 'static
+    ConfigurationStore
+    + TokenStore
+    + CheckpointStore
+    + HistoryStore
+    + Leadership
+    + Debug
+    + Send
+    + Sync
+    + 'static
 {
     /// The store answers.
     async fn ping(&self) -> Result<(), DurableStoreError>;

@@ -26,7 +26,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 use tidegate_core::ids::ConnectionId;
 use zeroize::Zeroizing;
 
-use crate::durable::SealedCredential;
+use crate::durable::{SealedCredential, SealedToken};
 
 pub use key::{KEY_BYTES, KeyError, SealingKey};
 
@@ -40,6 +40,25 @@ const SALT: &[u8] = b"tidegate sealing v1";
 const FOR_ENCRYPTION: &[u8] = b"credential encryption";
 const FOR_FINGERPRINTS: &[u8] = b"credential fingerprint";
 const FOR_KEY_ID: &[u8] = b"key id";
+
+/// A secret of a connection that is not its credential. Bound to what is sealed, so that one kind is never opened as
+/// another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenKind {
+    /// The refresh token.
+    RefreshToken,
+    /// The secret of the OAuth client.
+    ClientSecret,
+}
+
+impl TokenKind {
+    fn bytes(self) -> &'static [u8] {
+        match self {
+            Self::RefreshToken => b"refresh token",
+            Self::ClientSecret => b"client secret",
+        }
+    }
+}
 
 /// Why a credential could not be sealed or opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -118,6 +137,34 @@ impl Sealer {
         version: u64,
         secret: &SecretString,
     ) -> Result<SealedCredential, SealError> {
+        Ok(SealedCredential {
+            connection: connection.clone(),
+            version,
+            sealed: self.encrypt(secret, &self.associated(connection, version))?,
+            fingerprint: self.fingerprint(connection, secret),
+            applied_version: version,
+        })
+    }
+
+    /// Seals another secret of a connection under the version it is going to have.
+    ///
+    /// # Errors
+    /// As [`Self::seal`].
+    pub fn seal_token(
+        &self,
+        kind: TokenKind,
+        connection: &ConnectionId,
+        version: u64,
+        secret: &SecretString,
+    ) -> Result<SealedToken, SealError> {
+        Ok(SealedToken {
+            version,
+            sealed: self.encrypt(secret, &self.associated_token(kind, connection, version))?,
+            fingerprint: self.fingerprint_of_token(kind, connection, secret),
+        })
+    }
+
+    fn encrypt(&self, secret: &SecretString, associated: &[u8]) -> Result<Vec<u8>, SealError> {
         let plain = secret.expose_secret().as_bytes();
         if plain.is_empty() || plain.len() > MAX_SECRET_BYTES {
             return Err(SealError::Length);
@@ -125,7 +172,6 @@ impl Sealer {
         // All the room at once: a buffer that grows leaves copies of the secret behind.
         let mut text = Zeroizing::new(Vec::with_capacity(plain.len().saturating_add(TAG_BYTES)));
         text.extend_from_slice(plain);
-        let associated = self.associated(connection, version);
         let nonce = self
             .encryption
             .seal_in_place_append_tag(Aad::from(associated), &mut *text)?;
@@ -133,12 +179,7 @@ impl Sealer {
         sealed.extend_from_slice(&self.key_id);
         sealed.extend_from_slice(nonce.as_ref());
         sealed.extend_from_slice(&text);
-        Ok(SealedCredential {
-            connection: connection.clone(),
-            version,
-            sealed,
-            fingerprint: self.fingerprint(connection, secret),
-        })
+        Ok(sealed)
     }
 
     /// Opens a sealed credential.
@@ -146,7 +187,26 @@ impl Sealer {
     /// # Errors
     /// [`SealError::WrongKey`], [`SealError::Form`] or [`SealError::Changed`], whichever is the case.
     pub fn open(&self, credential: &SealedCredential) -> Result<SecretString, SealError> {
-        let (form, rest) = credential.sealed.split_first().ok_or(SealError::Form)?;
+        let associated = self.associated(&credential.connection, credential.version);
+        self.decrypt(&credential.sealed, &associated)
+    }
+
+    /// Opens another secret of a connection.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_token(
+        &self,
+        kind: TokenKind,
+        connection: &ConnectionId,
+        token: &SealedToken,
+    ) -> Result<SecretString, SealError> {
+        let associated = self.associated_token(kind, connection, token.version);
+        self.decrypt(&token.sealed, &associated)
+    }
+
+    fn decrypt(&self, sealed: &[u8], associated: &[u8]) -> Result<SecretString, SealError> {
+        let (form, rest) = sealed.split_first().ok_or(SealError::Form)?;
         let (key_id, rest) = rest
             .split_first_chunk::<KEY_ID_BYTES>()
             .ok_or(SealError::Form)?;
@@ -160,7 +220,6 @@ impl Sealer {
             return Err(SealError::WrongKey);
         }
         let mut text = Zeroizing::new(text.to_vec());
-        let associated = self.associated(&credential.connection, credential.version);
         let plain = self
             .encryption
             .open_in_place(Nonce::from(nonce), Aad::from(associated), &mut text)
@@ -177,6 +236,34 @@ impl Sealer {
         context.update(&name_bytes(connection));
         context.update(secret.expose_secret().as_bytes());
         context.sign().as_ref().to_vec()
+    }
+
+    /// As [`Self::fingerprint`], of another secret of a connection.
+    #[must_use]
+    pub fn fingerprint_of_token(
+        &self,
+        kind: TokenKind,
+        connection: &ConnectionId,
+        secret: &SecretString,
+    ) -> Vec<u8> {
+        let mut context = hmac::Context::with_key(&self.fingerprints);
+        // No name is that long, so that what follows is never taken for a credential's.
+        context.update(&[u8::MAX; 8]);
+        context.update(kind.bytes());
+        context.update(&name_bytes(connection));
+        context.update(secret.expose_secret().as_bytes());
+        context.sign().as_ref().to_vec()
+    }
+
+    fn associated_token(
+        &self,
+        kind: TokenKind,
+        connection: &ConnectionId,
+        version: u64,
+    ) -> Vec<u8> {
+        let mut associated = self.associated(connection, version);
+        associated.extend_from_slice(kind.bytes());
+        associated
     }
 
     fn associated(&self, connection: &ConnectionId, version: u64) -> Vec<u8> {

@@ -37,7 +37,9 @@ impl Inner {
         origin: Origin,
     ) -> Result<(), InstallError> {
         let version = message.version;
-        if version < self.confirmed_version() {
+        let known = self.confirmed_version();
+        let older_credentials = message.credentials_revision < self.snapshot_credentials_revision();
+        if version < known || (version == known && older_credentials) {
             tracing::debug!(version, "passed over an older configuration");
             return Ok(());
         }
@@ -64,6 +66,65 @@ impl Inner {
         tracing::info!(version, origin = ?origin, "configuration in force");
         Ok(())
     }
+
+    /// Revision of the credentials in force, wherever they came from; 0 without any.
+    pub(crate) fn snapshot_credentials_revision(&self) -> u64 {
+        let snapshot = self.snapshot.load();
+        snapshot
+            .as_ref()
+            .map_or(0, |snapshot| snapshot.credentials_revision)
+    }
+
+    /// Takes over credentials that were renewed. Those of another version of the configuration, or not newer than what
+    /// is here, change nothing.
+    pub(crate) fn renew_credentials(&self, delta: proto::CredentialsDelta) {
+        let version = delta.configuration_version;
+        let revision = delta.revision;
+        let Some(current) = self.snapshot.load_full() else {
+            return;
+        };
+        if version != self.confirmed_version() || revision <= current.credentials_revision {
+            tracing::debug!(version, revision, "passed over renewed credentials");
+            return;
+        }
+        let mut credentials = current.credentials.clone();
+        for (connection, renewed) in delta.credentials.iter().filter_map(credential) {
+            let known = credentials
+                .get(&connection)
+                .map_or(0, |known| known.version);
+            if renewed.version > known {
+                credentials.insert(connection, renewed);
+            }
+        }
+        self.snapshot.store(Some(Arc::new(Snapshot {
+            config: Arc::clone(&current.config),
+            credentials,
+            credentials_revision: revision,
+        })));
+        self.newest_snapshot.send_if_modified(|kept| {
+            let Some(kept) = kept.as_mut().filter(|kept| kept.version == version) else {
+                return false;
+            };
+            merge(&mut kept.credentials, delta.credentials);
+            kept.credentials_revision = revision;
+            true
+        });
+        tracing::info!(version, revision, "renewed credentials in force");
+    }
+}
+
+/// Replaces credentials by newer ones of the same connection and adds those of others.
+fn merge(kept: &mut Vec<proto::Credential>, renewed: Vec<proto::Credential>) {
+    for renewed in renewed {
+        let known = kept
+            .iter_mut()
+            .find(|known| known.connection == renewed.connection);
+        match known {
+            Some(known) if known.version >= renewed.version => {}
+            Some(known) => *known = renewed,
+            None => kept.push(renewed),
+        }
+    }
 }
 
 fn build(message: &proto::Snapshot) -> Result<Snapshot, InstallError> {
@@ -81,6 +142,7 @@ fn build(message: &proto::Snapshot) -> Result<Snapshot, InstallError> {
     Ok(Snapshot {
         config: Arc::new(config),
         credentials: message.credentials.iter().filter_map(credential).collect(),
+        credentials_revision: message.credentials_revision,
     })
 }
 

@@ -20,6 +20,8 @@ pub struct Snapshot {
     pub config: Arc<Config>,
     /// The credential of each connection that has one.
     pub credentials: BTreeMap<ConnectionId, Credential>,
+    /// Grows when credentials change while the configuration does not.
+    pub credentials_revision: u64,
 }
 
 /// The secret of one connection.

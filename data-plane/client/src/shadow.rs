@@ -258,7 +258,8 @@ impl Copy {
             | Event::ResetEgressLocks
             | Event::ResetConnection { .. }
             | Event::ClearLocks { .. }
-            | Event::CredentialReplaced { .. } => None,
+            | Event::CredentialReplaced { .. }
+            | Event::TokenRefreshed { .. } => None,
         };
         let written_at = Version::new(OWN_INCARNATION, newest_attempt);
         let provider_state = Arc::make_mut(&mut self.provider);

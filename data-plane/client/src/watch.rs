@@ -150,6 +150,7 @@ impl Inner {
                 plane: self.incarnation.0,
                 name: self.name.clone(),
                 configuration_version: self.confirmed_version(),
+                credentials_revision: self.snapshot_credentials_revision(),
                 resume: self.view.resume_vector(),
             })
             .await?;
@@ -175,6 +176,7 @@ impl Inner {
                 }
             }
             Some(Kind::Heartbeat(heartbeat)) => self.heard(replica, &heartbeat),
+            Some(Kind::Credentials(delta)) => self.renew_credentials(delta),
             // A kind of a newer control plane.
             None => {}
         }

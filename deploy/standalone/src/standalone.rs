@@ -12,12 +12,12 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow, ensure};
 use parking_lot::RwLock;
 use prometheus_client::registry::Registry;
-use secrecy::{ExposeSecret as _, SecretString};
+use secrecy::SecretString;
 use tidegate_control::plane::{ControlPlane, ControlPlaneConfig, DecisionLimits, Tokens};
 use tidegate_core::config::{Config, Document};
 use tidegate_core::ids::EgressId;
 use tidegate_core::settings::Overrides;
-use tidegate_document::{Loaded, Machine};
+use tidegate_document::{Loaded, Machine, exposed};
 use tidegate_plane_client::endpoint::{Address, ChannelSettings, channel, in_process};
 use tidegate_plane_client::{PlaneClient, PlaneClientConfig};
 use tidegate_proto::admin::v1::ApplyConfigurationRequest;
@@ -258,19 +258,11 @@ impl Standalone {
 /// Applies the configuration as `tidegatectl apply` does.
 async fn apply(address: &Address, token: Option<&SecretString>, loaded: Loaded) -> Result<()> {
     let made = channel(address, &ChannelSettings::default(), None, token)?;
-    let credentials = loaded
-        .credentials
-        .iter()
-        .map(|(connection, secret)| {
-            (
-                connection.to_string(),
-                secret.expose_secret().as_bytes().to_vec(),
-            )
-        })
-        .collect();
     let mut request = tonic::Request::new(ApplyConfigurationRequest {
         document: Some(tidegate_wire::document::to_proto(&loaded.document)),
-        credentials,
+        credentials: exposed(&loaded.credentials),
+        refresh_tokens: exposed(&loaded.refresh_tokens),
+        client_secrets: exposed(&loaded.client_secrets),
         expected_version: None,
         dry_run: false,
         // The file gives every secret, and nobody else has a key: if ours is new, the old one is lost.

@@ -1,7 +1,8 @@
 //! The configuration document. Secrets are never part of it.
 
 use tidegate_core::config::{
-    ApiKey, Combo, ComboConfig, Connection, DetailedStep, Document, Provider, SecretSource, Step,
+    ApiKey, Combo, ComboConfig, Connection, DetailedStep, Document, OauthClient, Provider,
+    SecretSource, Step,
 };
 use tidegate_core::ids::{ComboName, ConnectionId, KeyId, ModelId, ProviderId};
 use tidegate_core::settings::WrittenSettings;
@@ -90,6 +91,7 @@ fn provider_to_proto(provider: &Provider) -> proto::Provider {
         models: provider.models.iter().map(ToString::to_string).collect(),
         per_model_quota: provider.per_model_quota,
         account_strategy: serde_word(&provider.account_strategy),
+        oauth: provider.oauth.as_ref().map(oauth_to_proto),
     }
 }
 
@@ -104,7 +106,52 @@ fn provider_from_proto(index: usize, message: proto::Provider) -> Result<Provide
         per_model_quota: message.per_model_quota,
         account_strategy: optional_word(field("accountStrategy"), &message.account_strategy)?
             .unwrap_or_default(),
+        oauth: message
+            .oauth
+            .map(|oauth| oauth_from_proto(index, oauth))
+            .transpose()?,
     })
+}
+
+fn oauth_to_proto(client: &OauthClient) -> proto::OauthClient {
+    proto::OauthClient {
+        token_endpoint: client.token_endpoint.clone(),
+        client_id: client.client_id.clone().unwrap_or_default(),
+        client_authentication: serde_word(&client.client_authentication),
+        scope: client.scope.clone().unwrap_or_default(),
+    }
+}
+
+fn oauth_from_proto(index: usize, message: proto::OauthClient) -> Result<OauthClient, WireError> {
+    let field = format!("providers[{index}].oauth.clientAuthentication");
+    Ok(OauthClient {
+        token_endpoint: message.token_endpoint,
+        client_id: unless_empty(message.client_id),
+        client_authentication: optional_word(field, &message.client_authentication)?
+            .unwrap_or_default(),
+        scope: unless_empty(message.scope),
+    })
+}
+
+fn unless_empty(text: String) -> Option<String> {
+    (!text.is_empty()).then_some(text)
+}
+
+fn source_to_proto(source: Option<&SecretSource>) -> String {
+    match source {
+        Some(SecretSource::Env(variable)) => format!("env:{variable}"),
+        Some(SecretSource::File(path)) => format!("file:{path}"),
+        None => String::new(),
+    }
+}
+
+fn source_from_proto(field: String, text: &str) -> Result<Option<SecretSource>, WireError> {
+    match text.split_once(':') {
+        None if text.is_empty() => Ok(None),
+        Some(("env", variable)) => Ok(Some(SecretSource::Env(variable.to_owned()))),
+        Some(("file", path)) => Ok(Some(SecretSource::File(path.to_owned()))),
+        Some(_) | None => Err(WireError::invalid(field, "must be env:NAME or file:PATH")),
+    }
 }
 
 fn connection_to_proto(connection: &Connection) -> proto::Connection {
@@ -113,14 +160,13 @@ fn connection_to_proto(connection: &Connection) -> proto::Connection {
         provider: connection.provider.to_string(),
         priority: Some(connection.priority),
         disabled: !connection.enabled,
-        credential_source: match &connection.credential {
-            Some(SecretSource::Env(variable)) => format!("env:{variable}"),
-            Some(SecretSource::File(path)) => format!("file:{path}"),
-            None => String::new(),
-        },
+        credential_source: source_to_proto(connection.credential.as_ref()),
         disable_cooling: connection.disable_cooling,
         per_model_quota: connection.per_model_quota,
         models: connection.models.iter().map(ToString::to_string).collect(),
+        refresh_token_source: source_to_proto(connection.refresh_token.as_ref()),
+        client_id: connection.client_id.clone().unwrap_or_default(),
+        client_secret_source: source_to_proto(connection.client_secret.as_ref()),
     }
 }
 
@@ -129,27 +175,18 @@ fn connection_from_proto(
     message: proto::Connection,
 ) -> Result<Connection, WireError> {
     let field = |member: &str| format!("connections[{index}].{member}");
-    let source = &message.credential_source;
-    let credential = match source.split_once(':') {
-        None if source.is_empty() => None,
-        Some(("env", variable)) => Some(SecretSource::Env(variable.to_owned())),
-        Some(("file", path)) => Some(SecretSource::File(path.to_owned())),
-        Some(_) | None => {
-            return Err(WireError::invalid(
-                field("credential"),
-                "must be env:NAME or file:PATH",
-            ));
-        }
-    };
     Ok(Connection {
         id: name(field("id"), ConnectionId::new(&message.id))?,
         provider: name(field("provider"), ProviderId::new(&message.provider))?,
         priority: message.priority.unwrap_or(100),
         enabled: !message.disabled,
-        credential,
+        credential: source_from_proto(field("credential"), &message.credential_source)?,
         disable_cooling: message.disable_cooling,
         per_model_quota: message.per_model_quota,
         models: models(&field("models"), message.models)?,
+        refresh_token: source_from_proto(field("refreshToken"), &message.refresh_token_source)?,
+        client_id: unless_empty(message.client_id),
+        client_secret: source_from_proto(field("clientSecret"), &message.client_secret_source)?,
     })
 }
 
@@ -256,10 +293,13 @@ mod tests {
 
     const DOCUMENT: &str = r#"{
         "providers": [{"id": "openai", "protocol": "openai", "baseUrl": "https://example.test/v1",
-            "class": "oauth", "models": ["gpt-4o"], "perModelQuota": true}],
+            "class": "oauth", "models": ["gpt-4o"], "perModelQuota": true,
+            "oauth": {"tokenEndpoint": "https://id.test/token", "clientId": "app",
+                "clientAuthentication": "client_secret_post", "scope": "chat"}}],
         "connections": [{"id": "main", "provider": "openai", "priority": 3, "enabled": false,
             "credential": {"env": "KEY"}, "disableCooling": true, "models": ["gpt-4o"],
-            "perModelQuota": false}],
+            "perModelQuota": false,
+            "refreshToken": {"file": "token"}, "clientId": "own", "clientSecret": {"env": "SECRET"}}],
         "combos": [{"name": "smart", "strategy": "priority", "config": {"maxRetries": 0},
             "steps": ["openai/gpt-4o", {"model": "openai/gpt-4o", "connection": "main"}]}],
         "keys": [{"id": "team", "sha256": "ab", "allowedConnections": ["main"],
@@ -287,6 +327,21 @@ mod tests {
         assert_eq!(
             refused(|message| message.connections[0].credential_source = "vault:x".to_owned()),
             "connections[0].credential"
+        );
+        assert_eq!(
+            refused(|message| message.connections[0].refresh_token_source = "x".to_owned()),
+            "connections[0].refreshToken"
+        );
+        assert_eq!(
+            refused(|message| message.connections[0].client_secret_source = "x".to_owned()),
+            "connections[0].clientSecret"
+        );
+        assert_eq!(
+            refused(|message| {
+                let oauth = message.providers[0].oauth.as_mut().unwrap();
+                oauth.client_authentication = "magic".to_owned();
+            }),
+            "providers[0].oauth.clientAuthentication"
         );
         assert_eq!(
             refused(|message| message.combos[0].strategy = "magic".to_owned()),

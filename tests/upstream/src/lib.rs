@@ -28,6 +28,7 @@ mod paced_body;
 mod reply;
 mod selector;
 mod server;
+mod token_endpoint;
 mod wire;
 
 pub use behaviour::Behaviour;
@@ -36,3 +37,4 @@ pub use mode::{Gate, Mode};
 pub use reply::Reply;
 pub use selector::Selector;
 pub use server::{FakeUpstream, FakeUpstreamBuilder};
+pub use token_endpoint::{TokenEndpoint, TokenMode, TokenRequest};

@@ -40,12 +40,28 @@ pub fn is_local(url: &str) -> bool {
         }) => is_local_address(address),
         Ok(Parts {
             host: Host::Name(name),
-        }) => {
-            let name = name.trim_end_matches('.').to_ascii_lowercase();
-            name == "localhost" || name.ends_with(".localhost")
-        }
+        }) => is_localhost(name),
         Err(_) => false,
     }
+}
+
+/// Whether the URL's host is a loopback address or named `localhost`. False for what is no valid base URL.
+#[must_use]
+pub fn is_loopback(url: &str) -> bool {
+    match parse(url) {
+        Ok(Parts {
+            host: Host::Address(address),
+        }) => address.to_canonical().is_loopback(),
+        Ok(Parts {
+            host: Host::Name(name),
+        }) => is_localhost(name),
+        Err(_) => false,
+    }
+}
+
+fn is_localhost(name: &str) -> bool {
+    let name = name.trim_end_matches('.').to_ascii_lowercase();
+    name == "localhost" || name.ends_with(".localhost")
 }
 
 /// The URL without the slashes at its end, so that a path can be appended.

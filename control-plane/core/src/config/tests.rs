@@ -21,6 +21,8 @@ fn good() -> Value {
             {"id": "openai", "protocol": "openai", "baseUrl": "https://api.openai.com/v1/",
              "models": ["gpt-5"]},
             {"id": "claude", "protocol": "anthropic", "baseUrl": "https://api.anthropic.com/v1"},
+            {"id": "issuing", "protocol": "openai", "baseUrl": "https://issuing.example/v1",
+             "oauth": {"tokenEndpoint": "https://issuing.example/token"}},
         ],
         "connections": [
             {"id": "late", "provider": "openai", "priority": 200},
@@ -91,14 +93,22 @@ fn an_empty_document_is_good() {
 }
 
 #[rstest]
-#[case::provider_twice("/providers/+", json!({"id": "claude", "protocol": "openai", "baseUrl": "https://x.example"}), "providers[2].id")]
-#[case::reserved_provider("/providers/+", json!({"id": "combo", "protocol": "openai", "baseUrl": "https://x.example"}), "providers[2].id")]
+#[case::provider_twice("/providers/+", json!({"id": "claude", "protocol": "openai", "baseUrl": "https://x.example"}), "providers[3].id")]
+#[case::reserved_provider("/providers/+", json!({"id": "combo", "protocol": "openai", "baseUrl": "https://x.example"}), "providers[3].id")]
 #[case::url("/providers/0/baseUrl", json!("api.openai.com/v1"), "providers[0].baseUrl")]
 #[case::connection_twice("/connections/+", json!({"id": "late", "provider": "claude"}), "connections[3].id")]
 #[case::connection_at_nobody("/connections/0/provider", json!("nobody"), "connections[0].provider")]
 #[case::variable_with_space("/connections/1/credential", json!({"env": "A B"}), "connections[1].credential.env")]
 #[case::variable_with_digit("/connections/1/credential", json!({"env": "1A"}), "connections[1].credential.env")]
 #[case::no_file("/connections/1/credential", json!({"file": ""}), "connections[1].credential.file")]
+#[case::plain_token_endpoint("/providers/0/oauth", json!({"tokenEndpoint": "http://id.example/token"}), "providers[0].oauth.tokenEndpoint")]
+#[case::private_token_endpoint("/providers/0/oauth", json!({"tokenEndpoint": "http://10.0.0.1/token"}), "providers[0].oauth.tokenEndpoint")]
+#[case::no_token_endpoint("/providers/0/oauth", json!({"tokenEndpoint": "token"}), "providers[0].oauth.tokenEndpoint")]
+#[case::scope("/providers/0/oauth", json!({"tokenEndpoint": "https://id.example/t", "scope": "a\nb"}), "providers[0].oauth.scope")]
+#[case::empty_client("/providers/0/oauth", json!({"tokenEndpoint": "https://id.example/t", "clientId": ""}), "providers[0].oauth.clientId")]
+#[case::token_of_nobody("/connections/1/refreshToken", json!({"env": "TOKEN"}), "connections[1].refreshToken")]
+#[case::secret_alone("/connections/+", json!({"id": "x", "provider": "issuing", "clientSecret": {"env": "SECRET"}}), "connections[3].clientSecret")]
+#[case::long_client("/connections/1/clientId", json!("x".repeat(2_049)), "connections[1].clientId")]
 #[case::combo_twice("/combos/+", json!({"name": "best", "steps": ["openai/gpt-5"]}), "combos[1].name")]
 #[case::reserved_combo("/combos/+", json!({"name": "auto/fast", "steps": ["openai/gpt-5"]}), "combos[1].name")]
 #[case::empty_combo("/combos/0/steps", json!([]), "combos[0].steps")]
@@ -129,6 +139,23 @@ fn a_fault_is_told_with_its_path(#[case] path: &str, #[case] value: Value, #[cas
     let violations = build(with(path, value)).unwrap_err();
     let fields: Vec<_> = violations.iter().map(|one| one.field.as_str()).collect();
     assert_eq!(fields, [field], "{violations:?}");
+}
+
+#[rstest]
+#[case("https://id.example/oauth/token")]
+#[case("http://127.0.0.1:9/token")]
+#[case("http://[::1]:9/token")]
+#[case("http://localhost:9/token")]
+fn a_token_endpoint_is_encrypted_or_on_this_machine(#[case] endpoint: &str) {
+    let mut value = with("/providers/0/oauth", json!({"tokenEndpoint": endpoint}));
+    value["connections"][0]["refreshToken"] = json!({"env": "TOKEN"});
+    value["connections"][0]["clientId"] = json!("app");
+    value["connections"][0]["clientSecret"] = json!({"file": "secret"});
+    let config = build(value).unwrap();
+    let openai = config
+        .provider(&ProviderId::new("openai").unwrap())
+        .unwrap();
+    assert_eq!(openai.policy.class, crate::settings::ProviderClass::Oauth);
 }
 
 #[test]

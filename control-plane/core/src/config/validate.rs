@@ -9,8 +9,8 @@ use crate::ids::{ConnectionId, ProviderId};
 
 use super::{
     ApiKey, Combo, ComboConfig, Connection, Document, MAX_ENTRIES, MAX_LIMITED_TO,
-    MAX_PROVIDER_MODELS, MAX_STEPS, Provider, SecretSource, Step, Violation, Violations, base_url,
-    split_model,
+    MAX_PROVIDER_MODELS, MAX_STEPS, OauthClient, Provider, SecretSource, Step, Violation,
+    Violations, base_url, oauth, split_model,
 };
 
 const RETRIES: RangeInclusive<u32> = 0..=10;
@@ -56,6 +56,8 @@ pub(super) fn settings(violations: Vec<Violation>, found: &mut Violations) {
 /// What can be referred to.
 struct Names<'a> {
     providers: BTreeSet<&'a ProviderId>,
+    /// Providers that have a token endpoint.
+    token_endpoints: BTreeMap<&'a ProviderId, &'a OauthClient>,
     connections: BTreeMap<&'a ConnectionId, &'a ProviderId>,
     combos: BTreeSet<&'a str>,
 }
@@ -64,6 +66,11 @@ impl<'a> Names<'a> {
     fn of(document: &'a Document) -> Self {
         Self {
             providers: document.providers.iter().map(|entry| &entry.id).collect(),
+            token_endpoints: document
+                .providers
+                .iter()
+                .filter_map(|entry| Some((&entry.id, entry.oauth.as_ref()?)))
+                .collect(),
             connections: document
                 .connections
                 .iter()
@@ -112,6 +119,9 @@ fn providers(providers: &[Provider], found: &mut Violations) {
             provider.models.len(),
             MAX_PROVIDER_MODELS,
         );
+        if let Some(client) = &provider.oauth {
+            client.check(&format!("{path}.oauth"), found);
+        }
     }
 }
 
@@ -134,6 +144,41 @@ fn connections(connections: &[Connection], names: &Names<'_>, found: &mut Violat
             connection.models.len(),
             MAX_LIMITED_TO,
         );
+        oauth_members(&path, connection, names, found);
+    }
+}
+
+/// Members that are of use at a provider with a token endpoint only.
+fn oauth_members(path: &str, connection: &Connection, names: &Names<'_>, found: &mut Violations) {
+    let sources = [
+        ("refreshToken", &connection.refresh_token),
+        ("clientSecret", &connection.client_secret),
+    ];
+    let client = names.token_endpoints.get(&connection.provider);
+    for (member, source) in sources {
+        let Some(source) = source else { continue };
+        let field = format!("{path}.{member}");
+        secret_source(&field, source, found);
+        if client.is_none() {
+            let message = format!(
+                "provider {} has no oauth.tokenEndpoint",
+                connection.provider
+            );
+            found.push(field, message);
+        }
+    }
+    if connection.client_secret.is_some() {
+        let named = connection.client_id.as_ref();
+        let named = named.or_else(|| client.and_then(|client| client.client_id.as_ref()));
+        if named.is_none() || connection.refresh_token.is_none() {
+            found.push(
+                format!("{path}.clientSecret"),
+                "is of no use without refreshToken and a clientId",
+            );
+        }
+    }
+    if let Some(client) = &connection.client_id {
+        oauth::check_text(format!("{path}.clientId"), client, found);
     }
 }
 

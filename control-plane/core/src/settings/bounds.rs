@@ -34,6 +34,7 @@ pub(super) fn conflicts(settings: &Settings, found: &mut Violations) {
         );
     }
     settings.provider_cooldown.conflicts(found);
+    settings.token_refresh.conflicts(found);
     daily_reset(&settings.daily_reset, found);
     error_rules::error_rules(settings, found);
 }
@@ -77,6 +78,7 @@ pub(super) fn reconcile(settings: &mut Settings, warnings: &mut Violations) {
     let lockout = &mut settings.model_lockout;
     lockout.max_cooldown_ms = lockout.max_cooldown_ms.max(lockout.base_cooldown_ms);
     settings.provider_cooldown.reconcile();
+    settings.token_refresh.reconcile();
 }
 
 fn failure_threshold(class: ProviderClass, breaker: &BreakerClassSettings) -> u32 {

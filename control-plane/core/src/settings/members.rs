@@ -6,7 +6,7 @@
 //! documentation all walk it, so a bound stands in one place. Tests hold it against the types: no member may
 //! be missing on either side.
 
-use super::{error_rules, gate};
+use super::{error_rules, gate, token_refresh};
 
 /// A member and what may stand there.
 #[derive(Clone, Copy, Debug)]
@@ -131,6 +131,7 @@ pub(super) const SECTIONS: &[Member] = &[
     Member::members("waitForCooldown", WAIT_FOR_COOLDOWN),
     Member::members("comboCooldownWait", COMBO_COOLDOWN_WAIT),
     Member::members("streams", STREAMS),
+    Member::members("tokenRefresh", token_refresh::MEMBERS),
 ];
 
 const BREAKER: &[Member] = &[

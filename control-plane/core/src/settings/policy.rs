@@ -68,12 +68,13 @@ pub(super) fn class_defaults(class: ProviderClass) -> ClassDefaults {
 }
 
 impl ProviderClass {
-    /// The class of a provider: as declared, else `local` when its base URL names this machine or a private
-    /// network, else `apikey` (decision 7).
+    /// The class of a provider: as declared, else `oauth` when it has a token endpoint, else `local` when its base
+    /// URL names this machine or a private network, else `apikey` (decision 7).
     #[must_use]
     pub fn of(provider: &Provider) -> Self {
         match provider.class {
             Some(class) => class,
+            None if provider.oauth.is_some() => Self::Oauth,
             None if base_url::is_local(&provider.base_url) => Self::Local,
             None => Self::Apikey,
         }

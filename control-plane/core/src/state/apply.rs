@@ -123,6 +123,12 @@ pub fn apply(
         } => with_connection(subject, connection, provider, now, |state| {
             connection::adopt_credential(state, *credential_version)
         }),
+        Event::TokenRefreshed {
+            connection,
+            credential_version,
+        } => with_connection(subject, connection, provider, now, |state| {
+            connection::adopt_refreshed_token(state, *credential_version)
+        }),
     }
 }
 

@@ -24,6 +24,8 @@ mod model;
 #[cfg(test)]
 mod quotas;
 #[cfg(test)]
+mod refresh;
+#[cfg(test)]
 mod replays;
 #[cfg(test)]
 mod restore;

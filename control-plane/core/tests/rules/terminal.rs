@@ -56,6 +56,7 @@ fn a_recoverable_refusal_of_oauth_is_not_terminal(#[case] outcome: Outcome) {
 #[case::vector_failure_72(other_changes_clear_nothing)]
 #[case::guard(a_terminal_verdict_passes_a_running_cooldown)]
 #[case::credential(a_verdict_counts_for_the_credential_it_was_observed_with)]
+#[case::refreshed(a_refreshed_token_ends_only_what_the_old_one_caused)]
 #[case::noticed(a_newer_credential_is_noticed_by_its_first_failure)]
 #[case::operator(an_operator_ends_it_only_by_name)]
 #[case::streak_in_flight(refusals_in_flight_are_one)]
@@ -145,6 +146,41 @@ fn other_changes_clear_nothing() {
         world.fail(2, Outcome::Success);
         assert_eq!(*world.c1(), before);
     }
+}
+
+fn a_refreshed_token_ends_only_what_the_old_one_caused() {
+    for (kind, ends) in [(Expired, true), (Banned, false), (CreditsExhausted, false)] {
+        let mut world = World::new(Oauth);
+        world.connection_mut("c1").terminal = Some(terminal(kind));
+        let event = Event::TokenRefreshed {
+            connection: world.config("c1").id.clone(),
+            credential_version: 1,
+        };
+        assert!(world.event(Some("c1"), &event, Timestamp(1)).changed);
+        assert_eq!(world.c1().terminal.is_none(), ends, "{kind:?}");
+        assert_eq!(world.c1().credential_version, 1);
+        assert!(!world.event(Some("c1"), &event, Timestamp(2)).changed);
+    }
+
+    let mut world = World::new(Oauth);
+    world.fail(1_000, status(429));
+    let cooling = world.c1().cooldown.clone();
+    let refreshed = |world: &mut World, credential_version| {
+        let event = Event::TokenRefreshed {
+            connection: world.config("c1").id.clone(),
+            credential_version,
+        };
+        world.event(Some("c1"), &event, Timestamp(2_000))
+    };
+    refreshed(&mut world, 1);
+    assert_eq!(world.c1().cooldown, cooling, "the account is still limited");
+    assert!(world.c1().last_error.is_some());
+
+    let mut world = World::new(Oauth);
+    world.fail(1_000, answer(401, "Invalid credentials"));
+    assert!(world.c1().last_error.is_some());
+    refreshed(&mut world, 1);
+    assert!(world.c1().is_clean());
 }
 
 fn a_terminal_verdict_passes_a_running_cooldown() {

@@ -48,6 +48,7 @@ impl World {
             // Ordinary, unless a test says otherwise.
             per_model_quota: Some(false),
             account_strategy: Default::default(),
+            oauth: None,
         };
         let policy = ProviderPolicy::resolve(settings, &written, &Overrides::default());
         let mut world = Self {
@@ -72,6 +73,9 @@ impl World {
             disable_cooling: false,
             per_model_quota: None,
             models: Vec::new(),
+            refresh_token: None,
+            client_id: None,
+            client_secret: None,
         };
         self.connections
             .insert(connection.to_owned(), (config, ConnectionState::default()));

@@ -1,8 +1,7 @@
 //! `tidegatectl apply -f FILE`.
 
-use secrecy::ExposeSecret as _;
 use tidegate_core::config::Document;
-use tidegate_document::Machine;
+use tidegate_document::{Machine, exposed};
 use tidegate_proto::admin::v1::ApplyConfigurationRequest;
 use tidegate_wire::document;
 
@@ -26,19 +25,11 @@ pub(crate) async fn run(
             arguments.file.display()
         )));
     }
-    let credentials = loaded
-        .credentials
-        .iter()
-        .map(|(connection, secret)| {
-            (
-                connection.to_string(),
-                secret.expose_secret().as_bytes().to_vec(),
-            )
-        })
-        .collect();
     let (service, request) = client.call(ApplyConfigurationRequest {
         document: Some(document::to_proto(&loaded.document)),
-        credentials,
+        credentials: exposed(&loaded.credentials),
+        refresh_tokens: exposed(&loaded.refresh_tokens),
+        client_secrets: exposed(&loaded.client_secrets),
         expected_version: arguments.expected_version,
         dry_run: arguments.dry_run,
         reseal: arguments.reseal,

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use tidegate_proto::admin::v1::{
     BreakerStatus, EgressLock, GetConfigurationRequest, GetConfigurationResponse,
     ListBreakersRequest, ListConnectionsRequest, ListLockoutsRequest, ListTransitionsRequest,
+    TokenStatus,
 };
 use tidegate_proto::config::v1::Document;
 
@@ -110,8 +111,12 @@ async fn connections(client: &mut Client, output: Output) -> Result<Listing, Fai
         "rule",
         "upstream said",
         "credential",
+        "token expires",
+        "refresh retries",
+        "next refresh",
     ]);
     for connection in answer.connections {
+        let token = connection.token.as_ref();
         listing.push(vec![
             json!(connection.id),
             json!(connection.provider),
@@ -130,9 +135,22 @@ async fn connections(client: &mut Client, output: Output) -> Result<Listing, Fai
             json!(connection.rule),
             json!(connection.original_status),
             json!(connection.credential_version),
+            moment_value(token.and_then(|token| token.expires_unix_ms)),
+            json!(token.map(|token| token.retries)),
+            next_refresh(token),
         ]);
     }
     Ok(listing)
+}
+
+/// When the next refresh may be tried, or a word: `now`, or `inactive` when none is allowed any more.
+fn next_refresh(token: Option<&TokenStatus>) -> Value {
+    match token {
+        Some(token) if token.inactive => json!("inactive"),
+        Some(token) if token.next_attempt_unix_ms == Some(0) => json!("now"),
+        Some(token) => moment_value(token.next_attempt_unix_ms),
+        None => Value::Null,
+    }
 }
 
 async fn breakers(client: &mut Client, output: Output) -> Result<Listing, Failure> {

@@ -1,15 +1,21 @@
 //! Breakers, connections and locks as they stand. Reading changes nothing: lazy moves of a breaker are computed, not
 //! written (`failure-state.md` §11.22).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tidegate_core::config::{Config, Connection, ProviderEntry};
 use tidegate_core::egress::{self, EgressLock};
+use tidegate_core::ids::ConnectionId;
 use tidegate_core::lockout::{LockKey, ModelLock};
+use tidegate_core::refresh::TokenCondition;
 use tidegate_core::routing::View as _;
+use tidegate_core::settings::TokenRefreshSettings;
 use tidegate_core::state::{ConnectionState, ProviderState, Transition, TransitionKind};
 use tidegate_core::time::Timestamp;
 use tidegate_proto::admin::v1 as proto;
+use tidegate_store::durable::TokenRow;
 use tidegate_wire::routing::{original_status, rule_word, serde_word};
 
 use crate::config::Current;
@@ -31,8 +37,13 @@ impl Admin {
     }
 
     /// All connections, by provider and priority.
-    pub(crate) fn connections(&self, current: &Current) -> Vec<proto::ConnectionStatus> {
+    pub(crate) fn connections(
+        &self,
+        current: &Current,
+        tokens: &BTreeMap<ConnectionId, TokenRow>,
+    ) -> Vec<proto::ConnectionStatus> {
         let now = self.clock.now();
+        let settings = &current.config.settings.token_refresh;
         let of_provider = |entry: &ProviderEntry| -> Vec<proto::ConnectionStatus> {
             let locks = self.egress_locks(entry, now);
             let locked_until = locks.iter().map(|lock| lock.until).max();
@@ -42,7 +53,12 @@ impl Admin {
                     let state = self.state_of(config);
                     let credential = current.credentials.get(&config.id);
                     let version = credential.map_or(0, |credential| credential.version);
-                    connection(entry, config, version, &state, locked_until, now)
+                    let token = tokens.get(&config.id);
+                    let token = token.map(|row| token_status(row, config, &state, settings));
+                    proto::ConnectionStatus {
+                        token,
+                        ..connection(entry, config, version, &state, locked_until, now)
+                    }
                 })
                 .collect()
         };
@@ -73,6 +89,21 @@ impl Admin {
         let family = entry.policy.egress_family.iter();
         let states: Vec<_> = family.filter_map(|id| self.view.provider(id)).collect();
         egress::all_running(states.iter().map(|state| &state.egress_locks), now)
+    }
+
+    /// Renewals of access tokens, by connection; empty when the durable store does not answer within `limit`.
+    pub(crate) async fn tokens(&self, limit: Duration) -> BTreeMap<ConnectionId, TokenRow> {
+        match tokio::time::timeout(limit, self.durable.list_tokens()).await {
+            Ok(Ok((_, rows))) => rows
+                .into_iter()
+                .map(|row| (row.connection.clone(), row))
+                .collect(),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "renewals of tokens were not read");
+                BTreeMap::new()
+            }
+            Err(_elapsed) => BTreeMap::new(),
+        }
     }
 
     fn state_of(&self, config: &Connection) -> Arc<ConnectionState> {
@@ -191,6 +222,27 @@ fn connection(
         gate_failure_count: state.gate.failures,
         effective_until_unix_ms: effective_until(config, state, locked_until, now)
             .map(|until| until.0),
+        token: None,
+    }
+}
+
+fn token_status(
+    row: &TokenRow,
+    config: &Connection,
+    hot: &ConnectionState,
+    settings: &TokenRefreshSettings,
+) -> proto::TokenStatus {
+    let condition = TokenCondition::of(hot, row.credential_version);
+    let next = row
+        .state
+        .next_attempt(condition, settings)
+        .filter(|_| config.enabled);
+    proto::TokenStatus {
+        expires_unix_ms: row.state.expires_at.map(|at| at.0),
+        retries: row.state.retries,
+        failures: row.state.failures,
+        next_attempt_unix_ms: next.map(|at| at.0),
+        inactive: row.state.is_inactive(),
     }
 }
 
@@ -283,6 +335,15 @@ pub(crate) fn transition(transition: &Transition) -> proto::Transition {
             ),
         ),
         TransitionKind::Cleared => ("cleared", "as new".to_owned()),
+        TransitionKind::Refreshed => ("refreshed", "the access token was renewed".to_owned()),
+        TransitionKind::RefreshFailed { cause, retries: 0 } => ("refresh_failed", cause.clone()),
+        TransitionKind::RefreshFailed { cause, retries } => {
+            ("refresh_failed", format!("{cause}, retry {retries}"))
+        }
+        TransitionKind::Inactive => (
+            "inactive",
+            "the last allowed refresh failed; new credentials or an operator end it".to_owned(),
+        ),
     };
     proto::Transition {
         at_unix_ms: transition.at.0,

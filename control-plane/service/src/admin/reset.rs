@@ -74,6 +74,8 @@ pub(crate) enum Refused {
     BreakerOfConnection,
     #[error("{done} were reset, then: {source}")]
     Interrupted { done: u32, source: NotDone },
+    #[error("{done} were reset, but the failed renewals of the token are not forgotten: {reason}")]
+    RetriesKept { done: u32, reason: String },
 }
 
 impl Admin {
@@ -85,6 +87,12 @@ impl Admin {
     ) -> Result<Outcome, Refused> {
         let connections = selected(config, selection)?;
         let mut outcome = Outcome::default();
+        if let Some(connection) = &selection.connection
+            && selection.scope.cooldowns()
+        {
+            self.forget_refresh_failures(connection, &mut outcome)
+                .await?;
+        }
         // Breaker and gate are a provider's; a named connection asks for neither.
         let only = selection.provider.as_ref();
         let providers = config.providers.iter().filter(|(provider, _)| {
@@ -118,6 +126,24 @@ impl Admin {
             }
         }
         Ok(outcome)
+    }
+
+    /// A connection that is named may renew its token again, also an inactive one (`failure-state.md` §3.9).
+    async fn forget_refresh_failures(
+        &self,
+        connection: &ConnectionId,
+        outcome: &mut Outcome,
+    ) -> Result<(), Refused> {
+        let forget = self.durable.forget_refresh_failures(connection);
+        let kept = |reason: String| Refused::RetriesKept { done: 0, reason };
+        match tokio::time::timeout(VALUE_LIMIT, forget).await {
+            Ok(Ok(forgotten)) => {
+                outcome.count = outcome.count.saturating_add(u32::from(forgotten));
+                Ok(())
+            }
+            Ok(Err(error)) => Err(kept(error.to_string())),
+            Err(_elapsed) => Err(kept("no answer in time".to_owned())),
+        }
     }
 
     async fn reset_breaker(

@@ -1,47 +1,64 @@
 //! Replacing the configuration.
 //!
 //! Everything is checked before anything is written; every violation is named, not only the first. The write is a
-//! compare-and-set on the version, together with the credentials and the audit trail in one transaction. A credential
-//! gets a new version only if its fingerprint differs, so that applying the same file again changes nothing.
+//! compare-and-set on the version, together with the secrets and the audit trail in one transaction. A secret gets a new
+//! version only if its fingerprint differs from what was last applied, so that applying the same file again changes
+//! nothing, also where a token was renewed since. An access token that is renewed while an apply is under way makes it
+//! look again, and never fail: the version of the document is the operators' alone.
 
 #[cfg(test)]
 mod tests;
 
+mod secrets;
+
 use std::collections::BTreeMap;
 
-use secrecy::SecretString;
 use tidegate_core::config::{Config, Document, Violation};
 use tidegate_core::ids::ConnectionId;
-use tidegate_core::routing::View as _;
 use tidegate_proto::admin::v1::Difference;
-use tidegate_store::durable::{DurableStoreError, SealedCredential, StoredDocument};
+use tidegate_store::durable::{DurableStoreError, SealedSecrets, StoredDocument};
 use tidegate_store::seal::SealError;
 
 use crate::view::View;
 
 use super::difference::differences;
 use super::{DOCUMENT_LIMIT, LoadError, Published, Turn, limited};
+use secrets::Secrets;
 
 /// Tries of a change that named no version, when others change the configuration at the same time.
 pub(super) const MAX_TRIES: u32 = 16;
-/// Longest secret in bytes; it has to fit into a request header.
-const MAX_SECRET_BYTES: usize = 16 * 1024;
-
-/// Secrets that were checked.
-type Secrets = BTreeMap<ConnectionId, SecretString>;
 
 /// A wanted configuration.
 #[derive(Debug)]
 pub(crate) struct Wanted {
     pub(crate) document: Document,
-    /// New secrets by connection, as they came.
-    pub(crate) secrets: BTreeMap<String, Vec<u8>>,
+    /// New secrets, as they came.
+    pub(crate) secrets: WantedSecrets,
     /// The version it is based on.
     pub(crate) expected: Option<u64>,
     /// Only check and compare.
     pub(crate) dry_run: bool,
     /// Replace credentials that were sealed with another key.
     pub(crate) reseal: bool,
+}
+
+/// New secrets by connection, as they came.
+#[derive(Default)]
+pub(crate) struct WantedSecrets {
+    /// API keys and access tokens.
+    pub(crate) credentials: BTreeMap<String, Vec<u8>>,
+    /// Refresh tokens.
+    pub(crate) refresh_tokens: BTreeMap<String, Vec<u8>>,
+    /// Secrets of OAuth clients.
+    pub(crate) client_secrets: BTreeMap<String, Vec<u8>>,
+}
+
+impl std::fmt::Debug for WantedSecrets {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("WantedSecrets")
+            .finish_non_exhaustive()
+    }
 }
 
 /// What an apply did, or would do.
@@ -88,7 +105,7 @@ pub(crate) enum ApplyError {
     /// A stored credential cannot be opened with this replica's key. To replace it would shut out every replica
     /// that has the right one.
     #[error(
-        "the stored credential of {connection} cannot be opened by this replica ({reason}); if its key is the right one, apply with reseal"
+        "a stored secret of {connection} cannot be opened by this replica ({reason}); if its key is the right one, apply with reseal"
     )]
     SealedElsewhere {
         /// Whose credential.
@@ -107,7 +124,8 @@ pub(super) const AUTHOR: &str = "admin";
 /// A document to save, with the entry of the audit trail.
 pub(super) struct Change<'a> {
     pub(super) document: Document,
-    pub(super) credentials: Vec<SealedCredential>,
+    /// Those it was read with, or what an operator made of them.
+    pub(super) secrets: SealedSecrets,
     pub(super) author: &'a str,
     pub(super) summary: &'a str,
 }
@@ -118,6 +136,8 @@ pub(super) enum Saved {
     As(u64),
     /// Nothing happened: this version stands.
     Overtaken(u64),
+    /// Nothing happened: a token was renewed since the secrets were read. To be tried again on what stands now.
+    SecretsChanged,
 }
 
 impl Published {
@@ -137,8 +157,8 @@ impl Published {
                     current: stored.version,
                 });
             }
-            let (credentials, renewed) = self.credentials(&wanted, &secrets, &stored, view)?;
-            let differences = differences(&stored.document, &wanted.document, &renewed);
+            let sealed = self.seal(&wanted, &secrets, &stored, view)?;
+            let differences = differences(&stored.document, &wanted.document, &sealed.renewed);
             let is_change = !differences.is_empty();
             if !wanted.dry_run && !is_change && !self.has_in_force(stored.version) {
                 let version = stored.version;
@@ -157,7 +177,7 @@ impl Published {
             }
             let change = Change {
                 document: wanted.document.clone(),
-                credentials,
+                secrets: sealed,
                 author: AUTHOR,
                 summary: &summary(&differences),
             };
@@ -173,6 +193,7 @@ impl Published {
                         return Err(ApplyError::Conflict { expected, current });
                     }
                 }
+                Saved::SecretsChanged => {}
             }
         }
         Err(ApplyError::Overtaken)
@@ -188,7 +209,7 @@ impl Published {
         let save = self.durable.save_document(
             base,
             &change.document,
-            &change.credentials,
+            &change.secrets,
             change.author,
             change.summary,
         );
@@ -197,7 +218,7 @@ impl Published {
                 let saved = StoredDocument {
                     version,
                     document: change.document,
-                    credentials: change.credentials,
+                    secrets: change.secrets,
                 };
                 // The document was checked before. A credential that was kept may still be sealed with another key.
                 self.take(saved, turn).map_err(|reason| {
@@ -209,6 +230,7 @@ impl Published {
             Err(LoadError::Store(DurableStoreError::VersionConflict { current, .. })) => {
                 Ok(Saved::Overtaken(current))
             }
+            Err(LoadError::Store(DurableStoreError::SecretsChanged)) => Ok(Saved::SecretsChanged),
             Err(LoadError::Store(error)) if error.is_certainly_not_applied() => {
                 Err(ApplyError::Refused(error))
             }
@@ -224,18 +246,7 @@ impl Published {
             Ok(_) => Vec::new(),
             Err(violations) => violations,
         };
-        let mut secrets = Secrets::new();
-        for (name, secret) in &wanted.secrets {
-            match secret_of(&wanted.document, name, secret) {
-                Ok((connection, secret)) => {
-                    secrets.insert(connection, secret);
-                }
-                Err(message) => violations.push(Violation {
-                    field: format!("credentials[{name}]"),
-                    message: message.to_owned(),
-                }),
-            }
-        }
+        let secrets = Secrets::check(&wanted.document, &wanted.secrets, &mut violations);
         if violations.is_empty() {
             Ok(secrets)
         } else {
@@ -247,74 +258,6 @@ impl Published {
         self.config()
             .is_some_and(|config| config.version >= version)
     }
-
-    /// Credentials to store, and the connections whose credential is new.
-    fn credentials(
-        &self,
-        wanted: &Wanted,
-        secrets: &Secrets,
-        stored: &StoredDocument,
-        view: &View,
-    ) -> Result<(Vec<SealedCredential>, Vec<ConnectionId>), ApplyError> {
-        let before: BTreeMap<&ConnectionId, &SealedCredential> = stored
-            .credentials
-            .iter()
-            .map(|credential| (&credential.connection, credential))
-            .collect();
-        let mut credentials = Vec::new();
-        let mut renewed = Vec::new();
-        for connection in &wanted.document.connections {
-            let old = before.get(&connection.id).copied();
-            if let Some(old) = old
-                && !wanted.reseal
-                && let Err(reason) = self.sealer.open(old)
-            {
-                return Err(ApplyError::SealedElsewhere {
-                    connection: connection.id.clone(),
-                    reason,
-                });
-            }
-            let Some(secret) = secrets.get(&connection.id) else {
-                credentials.extend(old.cloned());
-                continue;
-            };
-            if let Some(old) = old
-                && old.fingerprint == self.sealer.fingerprint(&connection.id, secret)
-            {
-                credentials.push(old.clone());
-                continue;
-            }
-            // A connection that comes back under an old name must not meet what its earlier credential caused.
-            let seen = view
-                .connection(&connection.provider, &connection.id)
-                .map_or(0, |state| state.credential_version);
-            let version = old.map_or(0, |old| old.version).max(seen).saturating_add(1);
-            credentials.push(self.sealer.seal(&connection.id, version, secret)?);
-            renewed.push(connection.id.clone());
-        }
-        Ok((credentials, renewed))
-    }
-}
-
-/// A secret and whose it is, or what is wrong with it.
-fn secret_of(
-    document: &Document,
-    name: &str,
-    secret: &[u8],
-) -> Result<(ConnectionId, SecretString), &'static str> {
-    let connection = document
-        .connections
-        .iter()
-        .find(|connection| connection.id.as_str() == name)
-        .ok_or("there is no such connection")?;
-    if secret.is_empty() || secret.len() > MAX_SECRET_BYTES {
-        return Err("must have between 1 and 16384 bytes");
-    }
-    let text = std::str::from_utf8(secret).map_err(|_| "must be text")?;
-    if text.contains(|character: char| character.is_control()) {
-        return Err("must not contain control characters or line breaks");
-    }
-    Ok((connection.id.clone(), SecretString::from(text)))
 }
 
 /// For the audit trail: how many of which kind.

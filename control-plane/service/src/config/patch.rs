@@ -2,7 +2,7 @@
 //!
 //! A change is read, merged and saved under the version it was read at, so two replicas that serve two operators
 //! lose nothing of either: who comes second merges again. Everything beside the sections it names stays as stored,
-//! also what this release does not understand. Credentials are carried over sealed.
+//! also what this release does not understand. Secrets are carried over sealed.
 
 use serde_json::{Map, Value};
 use tidegate_store::durable::StoredDocument;
@@ -51,7 +51,7 @@ impl Published {
             }
             let StoredDocument {
                 document: before,
-                credentials,
+                secrets,
                 ..
             } = stored;
             let mut document = before.clone();
@@ -72,7 +72,7 @@ impl Published {
                 .collect();
             let change = Change {
                 document,
-                credentials,
+                secrets,
                 author: &author,
                 summary: &format!("settings: {}", details.join("; ")),
             };
@@ -88,6 +88,7 @@ impl Published {
                         return Err(ApplyError::Conflict { expected, current });
                     }
                 }
+                Saved::SecretsChanged => {}
             }
         }
         Err(ApplyError::Overtaken)

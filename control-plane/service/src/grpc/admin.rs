@@ -13,7 +13,7 @@ use tonic::{Request, Response, Status};
 
 use crate::admin::{Admin, Question, Refused, Scope, Selection, transition};
 use crate::config::Current;
-use crate::config::apply::Wanted;
+use crate::config::apply::{Wanted, WantedSecrets};
 use crate::watch::{Plane, freshness};
 
 use super::error::{Refusal, invalid_document};
@@ -70,7 +70,11 @@ impl AdminService for AdminApi {
             .ok_or_else(|| Refusal::InvalidRequest.status("document is missing"))?;
         let wanted = Wanted {
             document: wire::document::from_proto(document).map_err(|it| invalid_document(&it))?,
-            secrets: request.credentials.into_iter().collect(),
+            secrets: WantedSecrets {
+                credentials: request.credentials.into_iter().collect(),
+                refresh_tokens: request.refresh_tokens.into_iter().collect(),
+                client_secrets: request.client_secrets.into_iter().collect(),
+            },
             expected: request.expected_version,
             dry_run: request.dry_run,
             reseal: request.reseal,
@@ -118,7 +122,8 @@ impl AdminService for AdminApi {
         _request: Request<proto::ListConnectionsRequest>,
     ) -> Result<Response<proto::ListConnectionsResponse>, Status> {
         let current = self.current()?;
-        let connections = self.admin.connections(&current);
+        let tokens = self.admin.tokens(DURABLE_LIMIT).await;
+        let connections = self.admin.connections(&current, &tokens);
         Ok(Response::new(proto::ListConnectionsResponse {
             connections,
         }))
@@ -297,5 +302,6 @@ fn refused(error: Refused) -> Status {
         Refused::NoProvider(_) | Refused::NoConnection(_) => Refusal::NotFound.status(message),
         Refused::BreakerOfConnection => Refusal::InvalidRequest.status(message),
         Refused::Interrupted { .. } => Refusal::HotStoreAway.status(message),
+        Refused::RetriesKept { .. } => Refusal::DurableStoreAway.status(message),
     }
 }

@@ -6,6 +6,7 @@ use tidegate_core::ids::{PlaneIncarnation, SHARDS, Shard};
 use tidegate_core::version::Version;
 use tidegate_proto::config::v1 as proto;
 use tidegate_proto::config::v1::snapshot_service_server::SnapshotService;
+use tidegate_store::durable::StoredVersion;
 use tidegate_store::hot::VersionVector;
 use tidegate_wire as wire;
 use tokio::sync::mpsc;
@@ -46,8 +47,12 @@ impl SnapshotService for Snapshots {
         let watchers = Arc::clone(&self.watchers);
         let plane = PlaneIncarnation(request.plane);
         tracing::info!(plane = %format_args!("{:016x}", plane.0), name = %request.name, "a data plane watches");
-        let plane = Plane::new(plane, &request.name, request.configuration_version);
-        let feed = async move { watchers.feed(plane, resume, sender).await };
+        let known = StoredVersion {
+            document: request.configuration_version,
+            secrets: request.credentials_revision,
+        };
+        let plane = Plane::new(plane, &request.name, known.document);
+        let feed = async move { watchers.feed(plane, known, resume, sender).await };
         self.tasks
             .spawn(self.drain.clone().run_until_cancelled_owned(feed));
         Ok(Response::new(ReceiverStream::new(receiver)))

@@ -41,18 +41,22 @@ impl Recorder {
             let Some(config) = current.config.connection(connection) else {
                 continue;
             };
-            let behind = self
-                .view
-                .connection(&config.provider, connection)
-                .is_some_and(|state| {
-                    state.credential_version < credential.version && !state.is_clean()
-                });
-            if !behind {
+            let Some(state) = self.view.connection(&config.provider, connection) else {
+                continue;
+            };
+            if state.credential_version >= credential.version || state.is_clean() {
                 continue;
             }
-            let event = Event::CredentialReplaced {
-                connection: connection.clone(),
-                credential_version: credential.version,
+            let event = if credential.applied_version > state.credential_version {
+                Event::CredentialReplaced {
+                    connection: connection.clone(),
+                    credential_version: credential.version,
+                }
+            } else {
+                Event::TokenRefreshed {
+                    connection: connection.clone(),
+                    credential_version: credential.version,
+                }
             };
             let deadline = local_now() + LIMIT;
             let told = self

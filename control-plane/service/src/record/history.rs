@@ -66,9 +66,14 @@ impl History {
                 revision,
             } = version;
             let id = format!("{shard}-{}-{}-{index}", incarnation.0, revision.0);
-            if self.queue.try_send((id, transition.clone())).is_err() {
-                self.metrics.dropped(Dropped::HistoryQueueFull, 1);
-            }
+            self.append_one(id, transition.clone());
+        }
+    }
+
+    /// Queues a transition that no write of the hot state caused, under an id of its own.
+    pub(crate) fn append_one(&self, id: String, transition: Transition) {
+        if self.queue.try_send((id, transition)).is_err() {
+            self.metrics.dropped(Dropped::HistoryQueueFull, 1);
         }
     }
 }

@@ -82,6 +82,22 @@ labels! {
         Refused = "refused",
     }
 
+    /// What happened to the renewal of an access token.
+    pub(crate) enum TokenRefresh {
+        /// A token endpoint was asked.
+        Attempt = "attempt",
+        /// A new token is stored.
+        Refreshed = "refreshed",
+        /// The token endpoint gave none.
+        Failed = "failed",
+        /// Another refresh token stood by then.
+        Superseded = "superseded",
+        /// A lease had to be waited out whose holder did not finish.
+        LeaseWaitedOut = "lease_waited_out",
+        /// The durable store or sealing failed.
+        OwnFault = "own_fault",
+    }
+
     /// Why something that should be kept was not.
     pub(crate) enum Dropped {
         /// A transition, because the queue to the durable store was full.
@@ -117,6 +133,11 @@ struct DroppedLabel {
     reason: Dropped,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct TokenLabel {
+    event: TokenRefresh,
+}
+
 /// The tree.
 #[derive(Debug)]
 pub(crate) struct Metrics {
@@ -128,6 +149,7 @@ pub(crate) struct Metrics {
     reports: Family<FateLabel, Counter>,
     probes: Family<GrantLabel, Counter>,
     dropped: Family<DroppedLabel, Counter>,
+    token_refreshes: Family<TokenLabel, Counter>,
     /// Compare-and-sets that were refused for a conflict.
     pub(crate) write_conflicts: Counter,
     /// Shards that were read whole after a doubt.
@@ -165,6 +187,7 @@ impl Metrics {
             reports: Family::default(),
             probes: Family::default(),
             dropped: Family::default(),
+            token_refreshes: Family::default(),
             write_conflicts: Counter::<u64, AtomicU64>::default(),
             shard_readings: Counter::default(),
             restores: Counter::default(),
@@ -213,6 +236,11 @@ impl Metrics {
             "dropped",
             "What should be kept and was not",
             self.dropped.clone(),
+        );
+        registry.register(
+            "token_refreshes",
+            "What happened to renewals of access tokens",
+            self.token_refreshes.clone(),
         );
         registry.register(
             "write_conflicts",
@@ -294,6 +322,25 @@ impl Metrics {
                 .get_or_create(&DroppedLabel { reason })
                 .inc_by(0);
         }
+        for event in [
+            TokenRefresh::Attempt,
+            TokenRefresh::Refreshed,
+            TokenRefresh::Failed,
+            TokenRefresh::Superseded,
+            TokenRefresh::LeaseWaitedOut,
+            TokenRefresh::OwnFault,
+        ] {
+            self.token_refreshes
+                .get_or_create(&TokenLabel { event })
+                .inc_by(0);
+        }
+    }
+
+    /// Counts what happened to a renewal.
+    pub(crate) fn token_refresh(&self, event: TokenRefresh) {
+        self.token_refreshes
+            .get_or_create(&TokenLabel { event })
+            .inc();
     }
 
     /// Counts a decision.

@@ -7,6 +7,7 @@ use tidegate_core::ids::{PlaneIncarnation, SHARDS, Shard};
 use tidegate_core::time::Timestamp;
 use tidegate_core::version::Version;
 use tidegate_proto::config::v1::watch_response::Kind;
+use tidegate_store::durable::StoredVersion;
 use tidegate_store::hot::{Change, ShardCheck, ShardImage};
 use tidegate_store::seal::{Sealer, SealingKey};
 use tidegate_store_sql::{SqlLimits, SqliteDurableStore};
@@ -73,7 +74,8 @@ async fn watcher_that_lags_gets_the_shards_whole_and_slows_down_nobody() {
     tasks.spawn(async move {
         let nothing = [Version::default(); SHARDS as usize];
         let plane = Plane::new(PlaneIncarnation(7), "slow", 0);
-        feeding.feed(plane, nothing, sender).await;
+        let known = StoredVersion::default();
+        feeding.feed(plane, known, nothing, sender).await;
     });
     receiver.recv().await.unwrap().unwrap();
     let busy = Shard::new(3).unwrap();

@@ -259,6 +259,7 @@ impl Replica {
             plane,
             name: "test".to_owned(),
             configuration_version: 0,
+            credentials_revision: 0,
             resume,
         };
         let mut client = SnapshotServiceClient::new(self.channel.clone());
@@ -392,9 +393,7 @@ pub(crate) fn apply_request(document: config::Document) -> admin::ApplyConfigura
     admin::ApplyConfigurationRequest {
         credentials: secrets.collect(),
         document: Some(document),
-        expected_version: None,
-        dry_run: false,
-        reseal: false,
+        ..admin::ApplyConfigurationRequest::default()
     }
 }
 

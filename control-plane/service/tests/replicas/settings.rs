@@ -166,7 +166,7 @@ async fn a_stored_document_that_no_release_wrote_does_not_stop_a_replica() {
     stored.document.settings = serde_json::from_value(hand_made.clone()).unwrap();
     fleet
         .durable
-        .save_document(1, &stored.document, &stored.credentials, "hand", "")
+        .save_document(1, &stored.document, &stored.secrets, "hand", "")
         .await
         .unwrap();
     one.has_configuration(2).await;

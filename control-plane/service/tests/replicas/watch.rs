@@ -41,6 +41,10 @@ impl Follower {
                 self.reach(delta.version.unwrap());
                 self.put(delta.values);
             }
+            Kind::Credentials(delta) => {
+                assert_eq!(delta.configuration_version, self.configuration);
+                self.credentials = delta.credentials;
+            }
             Kind::Heartbeat(heartbeat) => {
                 assert!(heartbeat.live_data_planes >= 1);
                 assert!(!heartbeat.freshness.unwrap().stale);

@@ -5,13 +5,16 @@ use async_trait::async_trait;
 use sqlx::{Connection, PgConnection, Postgres};
 use tidegate_core::config::Document;
 use tidegate_store::durable::{
-    ConfigurationStore, DurableStoreError, SealedCredential, StoredDocument,
+    ConfigurationStore, DurableStoreError, SealedCredential, SealedSecrets, StoredDocument,
+    StoredVersion,
 };
 
+use super::tokens::{load_grants, save_grants};
 use super::{BEGIN_SNAPSHOT, PgDurableStore, allow};
 use crate::call::{Failure, Progress, run};
+use crate::number::count;
 use crate::rows::{
-    BATCH_ROWS, CredentialRow, audit_text, check_credentials, credential_version, from_json,
+    BATCH_ROWS, CredentialRow, audit_text, check_secrets, credential_version, from_json,
     plain_version, to_json,
 };
 
@@ -25,16 +28,19 @@ impl ConfigurationStore for PgDurableStore {
             async |connection: &mut PgConnection, _: &Progress| {
                 let mut tx = connection.begin_with(BEGIN_SNAPSHOT).await?;
                 allow(&mut tx, limit).await?;
-                let (version, document): (i64, String) =
-                    sqlx::query_as("SELECT version, document::text FROM configuration")
-                        .fetch_one(&mut *tx)
-                        .await?;
+                let (version, revision, document): (i64, i64, String) = sqlx::query_as(
+                    "SELECT version, secrets_revision, document::text FROM configuration",
+                )
+                .fetch_one(&mut *tx)
+                .await?;
                 let rows: Vec<CredentialRow> = sqlx::query_as(
-                    "SELECT connection, version, sealed, fingerprint FROM credentials
-                     ORDER BY connection",
+                    "SELECT connection, version, sealed, fingerprint,
+                            coalesce(applied_version, version) AS applied_version
+                     FROM credentials ORDER BY connection",
                 )
                 .fetch_all(&mut *tx)
                 .await?;
+                let grants = load_grants(&mut tx).await?;
                 tx.commit().await?;
                 let mut credentials = Vec::with_capacity(rows.len());
                 for row in rows {
@@ -43,19 +49,24 @@ impl ConfigurationStore for PgDurableStore {
                 Ok(StoredDocument {
                     version: plain_version(version)?,
                     document: from_json("the document", &document)?,
-                    credentials,
+                    secrets: SealedSecrets {
+                        revision: plain_version(revision)?,
+                        credentials,
+                        grants,
+                        renewed: Vec::new(),
+                    },
                 })
             },
         )
         .await
     }
 
-    async fn document_version(&self) -> Result<u64, DurableStoreError> {
+    async fn stored_version(&self) -> Result<StoredVersion, DurableStoreError> {
         run::<Postgres, _, _>(
             &self.pool,
             self.limits.call,
             async |connection: &mut PgConnection, _: &Progress| {
-                Ok(plain_version(current_version(connection).await?)?)
+                Ok(current_version(connection).await?)
             },
         )
         .await
@@ -65,11 +76,11 @@ impl ConfigurationStore for PgDurableStore {
         &self,
         expected: u64,
         document: &Document,
-        credentials: &[SealedCredential],
+        secrets: &SealedSecrets,
         author: &str,
         summary: &str,
     ) -> Result<u64, DurableStoreError> {
-        check_credentials(credentials)?;
+        check_secrets(secrets)?;
         let document = to_json("the document", document)?;
         let limit = self.limits.whole;
         run::<Postgres, _, _>(
@@ -80,18 +91,23 @@ impl ConfigurationStore for PgDurableStore {
                 allow(&mut tx, limit).await?;
                 let saved: Option<i64> = sqlx::query_scalar(
                     "UPDATE configuration SET version = version + 1, document = $2::jsonb
-                     WHERE version = $1 RETURNING version",
+                     WHERE version = $1 AND secrets_revision = $3 RETURNING version",
                 )
                 // No stored version is negative.
                 .bind(i64::try_from(expected).unwrap_or(-1))
                 .bind(&document)
+                .bind(i64::try_from(secrets.revision).unwrap_or(-1))
                 .fetch_optional(&mut *tx)
                 .await?;
                 let Some(version) = saved else {
-                    let current = plain_version(current_version(&mut tx).await?)?;
+                    let current = current_version(&mut tx).await?.document;
+                    if current == expected {
+                        return Err(DurableStoreError::SecretsChanged.into());
+                    }
                     return Err(DurableStoreError::VersionConflict { expected, current }.into());
                 };
-                save_credentials(&mut tx, credentials).await?;
+                save_credentials(&mut tx, &secrets.credentials).await?;
+                save_grants(&mut tx, secrets).await?;
                 sqlx::query(
                     "INSERT INTO admin_audit (author, action, summary, document_version)
                      VALUES ($1, 'save_document', $2, $3)",
@@ -110,10 +126,15 @@ impl ConfigurationStore for PgDurableStore {
     }
 }
 
-async fn current_version(connection: &mut PgConnection) -> Result<i64, sqlx::Error> {
-    sqlx::query_scalar("SELECT version FROM configuration")
-        .fetch_one(connection)
-        .await
+async fn current_version(connection: &mut PgConnection) -> Result<StoredVersion, Failure> {
+    let (document, secrets): (i64, i64) =
+        sqlx::query_as("SELECT version, secrets_revision FROM configuration")
+            .fetch_one(connection)
+            .await?;
+    Ok(StoredVersion {
+        document: plain_version(document)?,
+        secrets: plain_version(secrets)?,
+    })
 }
 
 async fn save_credentials(
@@ -133,17 +154,21 @@ async fn save_credentials(
         let mut versions = Vec::with_capacity(batch.len());
         let mut sealed = Vec::with_capacity(batch.len());
         let mut fingerprints = Vec::with_capacity(batch.len());
+        let mut applied = Vec::with_capacity(batch.len());
         for credential in batch {
             names.push(credential.connection.as_str());
             versions.push(credential_version(credential)?);
             sealed.push(credential.sealed.as_slice());
             fingerprints.push(credential.fingerprint.as_slice());
+            applied.push(count(credential.applied_version));
         }
         sqlx::query(
-            "INSERT INTO credentials AS old (connection, version, sealed, fingerprint)
-             SELECT * FROM unnest($1::text[], $2::bigint[], $3::bytea[], $4::bytea[])
+            "INSERT INTO credentials AS old (connection, version, sealed, fingerprint, applied_version)
+             SELECT * FROM
+                 unnest($1::text[], $2::bigint[], $3::bytea[], $4::bytea[], $5::bigint[])
              ON CONFLICT (connection) DO UPDATE SET version = EXCLUDED.version,
-                 sealed = EXCLUDED.sealed, fingerprint = EXCLUDED.fingerprint
+                 sealed = EXCLUDED.sealed, fingerprint = EXCLUDED.fingerprint,
+                 applied_version = EXCLUDED.applied_version
              WHERE (old.version, old.sealed, old.fingerprint)
                  IS DISTINCT FROM (EXCLUDED.version, EXCLUDED.sealed, EXCLUDED.fingerprint)",
         )
@@ -151,6 +176,7 @@ async fn save_credentials(
         .bind(versions)
         .bind(sealed)
         .bind(fingerprints)
+        .bind(applied)
         .execute(&mut *connection)
         .await?;
     }

@@ -58,6 +58,7 @@ pub(crate) struct CredentialRow {
     version: i64,
     sealed: Vec<u8>,
     fingerprint: Vec<u8>,
+    applied_version: i64,
 }
 
 impl CredentialRow {
@@ -70,6 +71,7 @@ impl CredentialRow {
             version: plain_version(self.version)?,
             sealed: self.sealed,
             fingerprint: self.fingerprint,
+            applied_version: plain_version(self.applied_version)?,
         })
     }
 }

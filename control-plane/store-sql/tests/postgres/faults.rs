@@ -10,7 +10,7 @@ use tidegate_core::time::Timestamp;
 use tidegate_core::version::Version;
 use tidegate_store::durable::{
     CheckpointStore as _, ConfigurationStore as _, DurableStore as _, DurableStoreError,
-    HistoryStore as _,
+    HistoryStore as _, SealedSecrets,
 };
 use tidegate_store::hot::Entry;
 use tidegate_store_sql::{PgDurableStore, SqlLimits};
@@ -47,6 +47,14 @@ fn entries() -> Vec<Entry> {
     }]
 }
 
+/// A document without connections has none.
+static NO_SECRETS: SealedSecrets = SealedSecrets {
+    revision: 0,
+    credentials: Vec::new(),
+    grants: Vec::new(),
+    renewed: Vec::new(),
+};
+
 /// One of each kind of call, at once; what became of each.
 async fn every_call(store: &PgDurableStore) -> Vec<Result<(), DurableStoreError>> {
     let shard = Shard::new(0).unwrap();
@@ -55,8 +63,8 @@ async fn every_call(store: &PgDurableStore) -> Vec<Result<(), DurableStoreError>
         tokio::join!(
             store.ping(),
             store.load_document(),
-            store.document_version(),
-            store.save_document(0, &document, &[], "ops", ""),
+            store.stored_version(),
+            store.save_document(0, &document, &NO_SECRETS, "ops", ""),
             store.save_checkpoint(shard, &entries, &[], NOW),
             store.load_checkpoint(shard, NOW),
             store.delete_expired_checkpoint(NOW),
@@ -86,10 +94,10 @@ async fn recovers(fixture: &OnPostgres) {
     for outcome in every_call(&fixture.store).await.into_iter().skip(4) {
         outcome.unwrap();
     }
-    let version = fixture.store.document_version().await.unwrap();
+    let version = fixture.store.stored_version().await.unwrap().document;
     fixture
         .store
-        .save_document(version, &Document::default(), &[], "ops", "")
+        .save_document(version, &Document::default(), &NO_SECRETS, "ops", "")
         .await
         .unwrap();
 }
@@ -151,15 +159,19 @@ async fn a_write_that_was_blocked_before_its_commit_has_not_happened() {
         .await
         .unwrap();
     let document = Document::default();
-    let error = within(fixture.store.save_document(0, &document, &[], "ops", ""))
-        .await
-        .unwrap_err();
+    let error = within(
+        fixture
+            .store
+            .save_document(0, &document, &NO_SECRETS, "ops", ""),
+    )
+    .await
+    .unwrap_err();
     assert!(
         matches!(error, DurableStoreError::Unreachable(_)),
         "{error}"
     );
     blocker.execute("ROLLBACK").await.unwrap();
-    assert_eq!(fixture.store.document_version().await.unwrap(), 0);
+    assert_eq!(fixture.store.stored_version().await.unwrap().document, 0);
     recovers(&fixture).await;
 }
 
@@ -175,9 +187,13 @@ async fn a_commit_without_answer_is_indeterminate() {
     let fixture = on_postgres_with(limits()).await;
     fixture.sql(SLOW_COMMIT).await;
     let document = Document::default();
-    let error = within(fixture.store.save_document(0, &document, &[], "ops", ""))
-        .await
-        .unwrap_err();
+    let error = within(
+        fixture
+            .store
+            .save_document(0, &document, &NO_SECRETS, "ops", ""),
+    )
+    .await
+    .unwrap_err();
     assert!(
         matches!(error, DurableStoreError::Indeterminate(_)),
         "{error}"
@@ -212,7 +228,9 @@ async fn a_session_terminated_in_its_commit_is_indeterminate() {
         (!rows.is_empty()).then_some(())
     });
     let (saved, terminated) = tokio::join!(
-        fixture.store.save_document(0, &document, &[], "ops", ""),
+        fixture
+            .store
+            .save_document(0, &document, &NO_SECRETS, "ops", ""),
         terminate
     );
     terminated.unwrap();
@@ -222,7 +240,7 @@ async fn a_session_terminated_in_its_commit_is_indeterminate() {
         "{error}"
     );
     // Here it has not happened, which only looking tells.
-    assert_eq!(fixture.store.document_version().await.unwrap(), 0);
+    assert_eq!(fixture.store.stored_version().await.unwrap().document, 0);
 }
 
 #[tokio::test]
@@ -240,7 +258,7 @@ async fn terminated_idle_sessions_cost_no_call() {
     let document = Document::default();
     fixture
         .store
-        .save_document(1, &document, &[], "ops", "")
+        .save_document(1, &document, &NO_SECRETS, "ops", "")
         .await
         .unwrap();
 }
@@ -255,11 +273,13 @@ async fn a_call_that_its_caller_gives_up_leaves_the_pool_usable() {
         .unwrap();
     let document = Document::default();
     for _ in 0..limits().connections * 3 {
-        let call = fixture.store.save_document(0, &document, &[], "ops", "");
+        let call = fixture
+            .store
+            .save_document(0, &document, &NO_SECRETS, "ops", "");
         let given_up = tokio::time::timeout(Duration::from_millis(30), call).await;
         assert!(given_up.is_err(), "the call was not blocked: {given_up:?}");
     }
     blocker.execute("ROLLBACK").await.unwrap();
     recovers(&fixture).await;
-    assert_eq!(fixture.store.document_version().await.unwrap(), 2);
+    assert_eq!(fixture.store.stored_version().await.unwrap().document, 2);
 }

@@ -30,7 +30,7 @@ async fn several_migrators_at_once_make_one_schema() {
     assert_eq!(rows, [[Some("0".to_owned())]], "a lock was left behind");
     let store = PgDurableStore::open_migrated(&url, limits).await.unwrap();
     store.ping().await.unwrap();
-    assert_eq!(store.document_version().await.unwrap(), 0);
+    assert_eq!(store.stored_version().await.unwrap().document, 0);
 }
 
 #[tokio::test]

@@ -12,6 +12,7 @@ mod checkpoint;
 mod configuration;
 mod history;
 mod samples;
+mod tokens;
 
 use std::fmt;
 use std::future::Future;
@@ -25,6 +26,7 @@ use super::DurableStore;
 pub use checkpoint::*;
 pub use configuration::*;
 pub use history::*;
+pub use tokens::*;
 
 /// Any failure of a case.
 pub type CaseError = Box<dyn std::error::Error + Send + Sync>;
@@ -93,6 +95,14 @@ macro_rules! durable_conformance {
             usage_of_an_attempt_is_recorded_once
             concurrent_duplicates_of_usage_count_once
             absurd_numbers_do_not_hold_up_the_rest
+            grants_follow_the_document
+            a_renewed_token_is_saved_with_its_credential
+            of_concurrent_replicas_one_gets_the_lease
+            a_lease_is_waited_out_and_then_lost
+            what_rests_on_other_secrets_is_not_saved
+            a_document_does_not_put_renewed_secrets_back
+            failed_renewals_are_kept_until_forgotten
+            new_secrets_begin_anew
             a_claim_is_confirmed_and_given_back
             the_store_answers_a_ping
         }

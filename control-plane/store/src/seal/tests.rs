@@ -1,7 +1,7 @@
 use secrecy::{ExposeSecret as _, SecretString};
 use tidegate_core::ids::ConnectionId;
 
-use super::{KeyError, MAX_SECRET_BYTES, SealError, Sealer, SealingKey};
+use super::{KeyError, MAX_SECRET_BYTES, SealError, Sealer, SealingKey, TokenKind};
 use crate::durable::SealedCredential;
 
 const KEY_HEX: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
@@ -157,6 +157,7 @@ fn what_an_earlier_build_sealed_still_opens() {
             "7280268a68b975eb57e28da8467200235ab9f943bf6963353ebf4c3cbaa259c5",
         )
         .unwrap(),
+        applied_version: 3,
     };
     assert_eq!(opened(&credential).as_deref(), Ok("sk-abc"));
     assert_eq!(seal("sk-abc").fingerprint, credential.fingerprint);
@@ -206,4 +207,45 @@ fn what_is_no_key_is_refused_without_being_repeated() {
 fn a_key_shows_nothing_of_itself() {
     let key = SealingKey::parse(&SecretString::from(KEY_HEX)).unwrap();
     assert_eq!(format!("{key:?}"), "SealingKey(..)");
+}
+
+#[test]
+fn a_token_opens_only_as_what_it_was_sealed_as() {
+    let secret = SecretString::from("rt-abc");
+    let owner = connection("openai-1");
+    let sealed = sealer()
+        .seal_token(TokenKind::RefreshToken, &owner, 3, &secret)
+        .unwrap();
+    let open = |kind, owner: &ConnectionId| {
+        let opened = sealer().open_token(kind, owner, &sealed);
+        opened.map(|secret| secret.expose_secret().to_owned())
+    };
+    assert_eq!(
+        open(TokenKind::RefreshToken, &owner).as_deref(),
+        Ok("rt-abc")
+    );
+    let other = connection("openai-2");
+    assert_eq!(
+        open(TokenKind::RefreshToken, &other),
+        Err(SealError::Changed)
+    );
+    assert_eq!(
+        open(TokenKind::ClientSecret, &owner),
+        Err(SealError::Changed)
+    );
+    let as_credential = SealedCredential {
+        connection: owner.clone(),
+        version: 3,
+        sealed: sealed.sealed.clone(),
+        fingerprint: Vec::new(),
+        applied_version: 3,
+    };
+    assert_eq!(opened(&as_credential), Err(SealError::Changed));
+    let fingerprints = [
+        sealed.fingerprint.clone(),
+        sealer().fingerprint_of_token(TokenKind::ClientSecret, &owner, &secret),
+        sealer().fingerprint(&owner, &secret),
+    ];
+    assert!(fingerprints[0] != fingerprints[1] && fingerprints[1] != fingerprints[2]);
+    assert!(!format!("{sealed:?}").contains("sealed:"));
 }

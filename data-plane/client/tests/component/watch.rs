@@ -193,6 +193,45 @@ async fn a_configuration_that_does_not_build_never_replaces_a_good_one() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn renewed_credentials_come_into_force_and_never_go_back() {
+    use secrecy::ExposeSecret as _;
+    use tidegate_core::ids::ConnectionId;
+
+    let setting = Setting::start(1).await;
+    let renewed = |configuration_version, revision, version, secret: &str| {
+        let credential = config::Credential {
+            connection: "a1".to_owned(),
+            version,
+            secret: secret.as_bytes().to_vec(),
+        };
+        setting.replicas[0].push(Kind::Credentials(config::CredentialsDelta {
+            configuration_version,
+            revision,
+            credentials: vec![credential],
+        }));
+    };
+    let in_force = || {
+        let snapshot = setting.client.snapshot().unwrap();
+        let a1 = ConnectionId::new("a1").unwrap();
+        let credential = snapshot.credentials.get(&a1).cloned();
+        credential.map(|it| (it.version, it.secret.expose_secret().to_owned()))
+    };
+    renewed(1, 5, 40, "new");
+    until("it is in force", || {
+        in_force() == Some((40, "new".to_owned()))
+    })
+    .await;
+    renewed(1, 4, 41, "of an older revision");
+    renewed(2, 9, 41, "of another configuration");
+    renewed(1, 6, 39, "of an older version");
+    until("the last of them was taken in", || {
+        setting.client.snapshot().unwrap().credentials_revision == 6
+    })
+    .await;
+    assert_eq!(in_force(), Some((40, "new".to_owned())));
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_stores_time_is_shown_and_runs_on_while_cut_off() {
     let network = Network::new();
     let setting = Setting::start_with(1, |address| network.over(address), |_| {});

@@ -82,6 +82,7 @@ impl FakeControl {
             .collect();
         Self {
             snapshot: Some(Arc::new(Snapshot {
+                credentials_revision: 0,
                 config: Arc::new(config),
                 credentials,
             })),

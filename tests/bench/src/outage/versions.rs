@@ -53,7 +53,7 @@ async fn read(
         let version = match message.kind {
             Some(Kind::Shard(shard)) => shard.version,
             Some(Kind::Delta(delta)) => delta.version,
-            Some(Kind::Snapshot(_) | Kind::Heartbeat(_)) | None => None,
+            Some(Kind::Snapshot(_) | Kind::Credentials(_) | Kind::Heartbeat(_)) | None => None,
         };
         if let Some(version) = version {
             versions.send_modify(|versions| learn(versions, &version));

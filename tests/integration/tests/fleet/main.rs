@@ -9,3 +9,4 @@ mod loss;
 mod rules;
 mod sdk;
 mod settings;
+mod tokens;

@@ -108,6 +108,16 @@ fn a_stored_maximum_is_raised_to_the_base() {
 }
 
 #[test]
+fn the_guard_of_a_refresh_is_refused_by_the_api_and_cut_to_half_of_the_lease_when_stored() {
+    let written = written(json!({"tokenRefresh": {"leaseMs": 9_001, "guardMs": 9_000}}));
+    let refused = written.strict().unwrap_err();
+    assert_eq!(fields(&refused), ["tokenRefresh.guardMs"]);
+    let stored = written.stored();
+    assert_eq!(stored.settings.token_refresh.guard_ms, 4_500);
+    assert_eq!(fields(&stored.warnings), ["tokenRefresh.guardMs"]);
+}
+
+#[test]
 fn of_a_stored_list_the_good_entries_stay() {
     let stored = written(json!({
         "modelLockout": {"errorCodes": [503, "504", 99, 600, "x", null]},
@@ -378,7 +388,8 @@ proptest! {
             }
             // Within bounds each, so it can only be that they do not fit together.
             Err(faults) => for fault in faults {
-                prop_assert!(fault.message.contains("must be below") || fault.message.contains("must be at least"), "{:?}", fault);
+                let misfits = ["must be below", "must be at least", "must be at most half"];
+                prop_assert!(misfits.iter().any(|misfit| fault.message.contains(misfit)), "{:?}", fault);
             },
         }
     }

@@ -46,6 +46,24 @@ pub(super) fn adopt_credential(state: &mut ConnectionState, credential_version: 
     cleared
 }
 
+/// Takes note of a renewed access token. It ends `expired`, and with it everything (`failure-state.md` §3.9); of an
+/// account that is otherwise well or only cools, it ends what the old token was refused for. Says whether there was
+/// something to clear.
+pub(super) fn adopt_refreshed_token(state: &mut ConnectionState, credential_version: u64) -> bool {
+    if credential_version <= state.credential_version {
+        return false;
+    }
+    state.credential_version = credential_version;
+    match &state.terminal {
+        Some(terminal) if terminal.kind == TerminalKind::Expired => clear_faults(state, true),
+        Some(_) => false,
+        None => {
+            let refused = |error: &LastError| error.reason == Reason::AuthError;
+            state.last_error.take_if(|error| refused(error)).is_some()
+        }
+    }
+}
+
 /// An operator's reset. Says whether there was something to clear.
 pub(super) fn reset(state: &mut ConnectionState, terminal_too: bool) -> bool {
     if state.terminal.is_some() && !terminal_too {

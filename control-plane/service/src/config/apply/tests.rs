@@ -1,13 +1,20 @@
 use std::sync::Arc;
+use std::time::Duration;
 
+use secrecy::SecretString;
 use tidegate_core::ids::{ConnectionId, ProviderId};
+use tidegate_core::refresh::TokenState;
 use tidegate_proto::config::v1 as proto;
-use tidegate_store::durable::ConfigurationStore as _;
-use tidegate_store::seal::{Sealer, SealingKey};
+use tidegate_store::durable::{
+    ConfigurationStore as _, LeaseAnswer, RefreshedToken, SaveAnswer, SealedSecrets,
+    TokenStore as _,
+};
+use tidegate_store::seal::{Sealer, SealingKey, TokenKind};
 use tidegate_store_sql::{SqlLimits, SqliteDurableStore};
 
 use super::*;
 use crate::clock::local_now;
+use crate::config::patch::WantedPatch;
 use crate::telemetry::metrics::Metrics;
 
 /// All of a key but its first digit.
@@ -43,10 +50,13 @@ fn wanted(priority: u32, secret: Option<&str>) -> Wanted {
     };
     Wanted {
         document: tidegate_wire::document::from_proto(document).unwrap(),
-        secrets: secret
-            .map(|secret| (connection, secret.as_bytes().to_vec()))
-            .into_iter()
-            .collect(),
+        secrets: WantedSecrets {
+            credentials: secret
+                .map(|secret| (connection, secret.as_bytes().to_vec()))
+                .into_iter()
+                .collect(),
+            ..WantedSecrets::default()
+        },
         expected: None,
         dry_run: false,
         reseal: false,
@@ -110,4 +120,138 @@ async fn apply_of_what_cannot_be_in_force_says_so_with_the_version() {
         }
         assert!(other.current().is_none());
     }
+}
+
+/// Renews the token of a1 as a replica does.
+async fn renew(durable: &SqliteDurableStore, published: &Published) {
+    let a1 = ConnectionId::new("a1").unwrap();
+    let lease = durable.lease_token(&a1, "me", Duration::from_secs(60));
+    let LeaseAnswer::Granted(leased) = lease.await.unwrap() else {
+        panic!("no lease");
+    };
+    let (token, credential) = (
+        leased.grant.refresh_token.version,
+        leased.row.credential_version,
+    );
+    let sealer = &published.sealer;
+    let renewed = SecretString::from("renewed");
+    let refreshed = RefreshedToken {
+        used_version: token,
+        refresh_token: sealer
+            .seal_token(TokenKind::RefreshToken, &a1, token + 1, &renewed)
+            .unwrap(),
+        replaces_version: credential,
+        credential: sealer.seal(&a1, credential + 1, &renewed).unwrap(),
+        state: TokenState::of_new_token(leased.now, Some(1_000)),
+    };
+    let saved = durable.save_refreshed(&leased.lease, &refreshed).await;
+    assert_eq!(saved.unwrap(), SaveAnswer::Saved);
+}
+
+/// Versions of credential, what was applied of it, and refresh token.
+fn versions(secrets: &SealedSecrets) -> (u64, u64, u64) {
+    let credential = &secrets.credentials[0];
+    let token = &secrets.grants[0].refresh_token;
+    (
+        credential.version,
+        credential.applied_version,
+        token.version,
+    )
+}
+
+#[tokio::test]
+async fn an_apply_puts_no_renewed_token_back_and_fails_for_none() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("tidegate.db");
+    let durable = SqliteDurableStore::open(&file, SqlLimits::default()).await;
+    let durable = Arc::new(durable.unwrap());
+    let view = View::new(local_now());
+    let published = published(&durable, "1");
+    let wanted = |priority, secret, refresh_token: &str, expected| {
+        let mut wanted = wanted(priority, Some(secret));
+        let token = refresh_token.as_bytes().to_vec();
+        wanted.secrets.refresh_tokens = BTreeMap::from([("a1".to_owned(), token)]);
+        wanted.expected = expected;
+        published.apply(wanted, &view)
+    };
+    let stored = async || durable.load_document().await.unwrap().secrets;
+    wanted(1, "secret", "token", Some(0)).await.unwrap();
+    assert_eq!(versions(&stored().await), (1, 1, 1));
+
+    renew(&durable, &published).await;
+    assert_eq!(versions(&stored().await), (2, 1, 2));
+    let same = wanted(1, "secret", "token", Some(1)).await.unwrap();
+    assert_eq!((same.version, same.differences.len()), (1, 0));
+    published.refresh().await.unwrap();
+    let current = published.current().unwrap();
+    let a1 = ConnectionId::new("a1").unwrap();
+    assert_eq!(current.credentials[&a1].version, 2);
+    assert_eq!(current.snapshot.credentials[0].secret, b"renewed");
+    assert_eq!(
+        (
+            current.snapshot.version,
+            current.snapshot.credentials_revision
+        ),
+        (1, 1)
+    );
+
+    wanted(2, "secret", "token", Some(1)).await.unwrap();
+    assert_eq!(
+        versions(&stored().await),
+        (2, 1, 2),
+        "other members changed"
+    );
+    wanted(2, "secret", "another token", Some(2)).await.unwrap();
+    assert_eq!(versions(&stored().await), (2, 1, 3));
+    assert_eq!(
+        durable.list_tokens().await.unwrap().1[0].state,
+        TokenState::default()
+    );
+    wanted(2, "another secret", "another token", Some(3))
+        .await
+        .unwrap();
+    assert_eq!(versions(&stored().await), (3, 3, 3));
+}
+
+#[tokio::test]
+async fn a_change_of_settings_keeps_renewed_tokens() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("tidegate.db");
+    let durable = SqliteDurableStore::open(&file, SqlLimits::default()).await;
+    let durable = Arc::new(durable.unwrap());
+    let published = published(&durable, "1");
+    let mut wanted = wanted(1, Some("secret"));
+    let token = b"token".to_vec();
+    wanted.secrets.refresh_tokens = BTreeMap::from([("a1".to_owned(), token)]);
+    let view = View::new(local_now());
+    published.apply(wanted, &view).await.unwrap();
+
+    let before = durable.load_document().await.unwrap();
+    renew(&durable, &published).await;
+    let change = Change {
+        document: before.document,
+        secrets: before.secrets,
+        author: AUTHOR,
+        summary: "read before the renewal",
+    };
+    let mut turn = published.turn.lock().await;
+    let saved = published.save(1, change, &mut turn).await.unwrap();
+    assert!(matches!(saved, Saved::SecretsChanged));
+    drop(turn);
+
+    let patch = serde_json::json!({"modelLockout": {"enabled": true}});
+    let wanted = WantedPatch {
+        patch: serde_json::from_value(patch).unwrap(),
+        expected: Some(1),
+        author: String::new(),
+        dry_run: false,
+    };
+    let applied = published.patch_settings(wanted).await.unwrap();
+    let stored = durable.load_document().await.unwrap();
+    assert_eq!((applied.version, stored.version), (2, 2));
+    assert_eq!(versions(&stored.secrets), (2, 1, 2));
+    let current = published.current().unwrap();
+    assert!(current.config.settings.model_lockout.enabled);
+    assert_eq!(current.snapshot.credentials[0].secret, b"renewed");
+    assert_eq!(current.stored_version(), stored.stored_version());
 }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::samples::{credential, credentials, document};
+use super::samples::{credential, credentials, document, of_credentials};
 use super::{CaseResult, Damage, Fixture, at_once, failed, stores};
-use crate::durable::{DurableStoreError, MAX_AUDIT_TEXT_BYTES, StoredDocument};
+use crate::durable::{DurableStoreError, MAX_AUDIT_TEXT_BYTES, SealedSecrets, StoredDocument};
 
 /// Writers at once.
 const WRITERS: usize = 16;
@@ -24,7 +24,7 @@ pub async fn a_new_store_has_the_default_document_at_version_0(
 ) -> CaseResult {
     let store = fixture.store();
     assert_eq!(store.load_document().await?, StoredDocument::default());
-    assert_eq!(store.document_version().await?, 0);
+    assert_eq!(store.stored_version().await?.document, 0);
     assert_eq!(store.list_audit(10).await?, []);
     Ok(())
 }
@@ -42,13 +42,13 @@ pub async fn a_saved_document_comes_back_as_it_was(fixture: &impl Fixture) -> Ca
         let expected = StoredDocument {
             version,
             document: document(names)?,
-            credentials: credentials(names, version)?,
+            secrets: credentials(names, version)?,
         };
         let saved = store
             .save_document(
                 version - 1,
                 &expected.document,
-                &expected.credentials,
+                &expected.secrets,
                 "ops",
                 "apply",
             )
@@ -56,7 +56,7 @@ pub async fn a_saved_document_comes_back_as_it_was(fixture: &impl Fixture) -> Ca
         assert_eq!(saved, version);
         for reader in [&store, &other] {
             assert_eq!(reader.load_document().await?, expected);
-            assert_eq!(reader.document_version().await?, version);
+            assert_eq!(reader.stored_version().await?.document, version);
         }
     }
     Ok(())
@@ -78,10 +78,10 @@ pub async fn of_concurrent_writers_exactly_one_wins_each_version(
             let author = format!("writer-{writer}");
             let document = document(&[author.as_str()])?;
             let mut won = Vec::new();
-            let mut version = store.document_version().await?;
+            let mut version = store.stored_version().await?.document;
             while won.len() < ROUNDS {
                 match store
-                    .save_document(version, &document, &[], &author, "")
+                    .save_document(version, &document, &SealedSecrets::default(), &author, "")
                     .await
                 {
                     Ok(saved) => {
@@ -155,7 +155,7 @@ pub async fn a_refused_document_leaves_everything_as_it_was(fixture: &impl Fixtu
     let too_large = [credential("b", u64::MAX)?];
     for list in [&twice[..], &no_version, &too_large] {
         let error = store
-            .save_document(1, &second, list, "ops", "third")
+            .save_document(1, &second, &of_credentials(list), "ops", "third")
             .await
             .err()
             .ok_or_else(|| failed("an impossible list was taken"))?;
@@ -188,9 +188,9 @@ pub async fn credentials_follow_the_document(fixture: &impl Fixture) -> CaseResu
     ];
     for (version, list) in (0..).zip(steps) {
         store
-            .save_document(version, &document, &list, "ops", "apply")
+            .save_document(version, &document, &of_credentials(&list), "ops", "apply")
             .await?;
-        assert_eq!(store.load_document().await?.credentials, list);
+        assert_eq!(store.load_document().await?.secrets.credentials, list);
     }
     Ok(())
 }
@@ -228,7 +228,7 @@ pub async fn readers_see_document_and_credentials_of_one_version(
             } else {
                 while !done.load(Ordering::Relaxed) {
                     let stored = store.load_document().await?;
-                    for credential in &stored.credentials {
+                    for credential in &stored.secrets.credentials {
                         assert_eq!(credential.version, stored.version);
                     }
                     seen += 1;
@@ -255,7 +255,13 @@ pub async fn a_document_and_its_audit_entry_are_saved_together(
     let store = fixture.store();
     for (version, summary) in (0..).zip(["one", "two", "three"]) {
         store
-            .save_document(version, &document(&[])?, &[], "ops@example", summary)
+            .save_document(
+                version,
+                &document(&[])?,
+                &SealedSecrets::default(),
+                "ops@example",
+                summary,
+            )
             .await?;
     }
     let audit = store.list_audit(2).await?;
@@ -297,7 +303,7 @@ pub async fn audit_texts_are_cut_to_their_bound(fixture: &impl Fixture) -> CaseR
     let store = fixture.store();
     let long = "€\0".repeat(MAX_AUDIT_TEXT_BYTES);
     store
-        .save_document(0, &document(&[])?, &[], &long, &long)
+        .save_document(0, &document(&[])?, &SealedSecrets::default(), &long, &long)
         .await?;
     let audit = store.list_audit(u32::MAX).await?;
     let entry = audit.first().ok_or_else(|| failed("no entry"))?;
@@ -322,9 +328,15 @@ pub async fn a_document_that_does_not_decode_is_corrupt(fixture: &impl Fixture) 
         matches!(error, Some(DurableStoreError::Corrupt(_))),
         "{error:?}"
     );
-    let version = store.document_version().await?;
+    let version = store.stored_version().await?.document;
     store
-        .save_document(version, &document(&[])?, &[], "ops", "mend")
+        .save_document(
+            version,
+            &document(&[])?,
+            &SealedSecrets::default(),
+            "ops",
+            "mend",
+        )
         .await?;
     assert_eq!(store.load_document().await?.document, document(&[])?);
     Ok(())
@@ -363,9 +375,9 @@ pub async fn a_missing_document_row_is_an_error(fixture: &impl Fixture) -> CaseR
     fixture.damage(Damage::DocumentRow).await?;
     let errors = [
         store.load_document().await.err(),
-        store.document_version().await.err(),
+        store.stored_version().await.err(),
         store
-            .save_document(0, &document(&[])?, &[], "ops", "")
+            .save_document(0, &document(&[])?, &SealedSecrets::default(), "ops", "")
             .await
             .err(),
     ];

@@ -10,7 +10,7 @@ use tidegate_core::time::Timestamp;
 use tidegate_core::version::Version;
 
 use super::CaseError;
-use crate::durable::{SealedCredential, UsageRecord};
+use crate::durable::{SealedCredential, SealedGrant, SealedSecrets, SealedToken, UsageRecord};
 use crate::hot::{Entry, ReportMark};
 
 /// A moment of today.
@@ -35,6 +35,7 @@ pub(super) fn document(connections: &[&str]) -> Result<Document, NameError> {
         models: vec![ModelId::new("gpt-ü")?],
         per_model_quota: Some(true),
         account_strategy: AccountStrategy::FillFirst,
+        oauth: None,
     });
     for name in connections {
         document.connections.push(Connection {
@@ -46,6 +47,9 @@ pub(super) fn document(connections: &[&str]) -> Result<Document, NameError> {
             disable_cooling: false,
             per_model_quota: Some(false),
             models: Vec::new(),
+            refresh_token: None,
+            client_id: None,
+            client_secret: None,
         });
     }
     Ok(document)
@@ -58,15 +62,41 @@ pub(super) fn credential(name: &str, version: u64) -> Result<SealedCredential, N
         version,
         sealed: (0..=u8::MAX).chain(version.to_be_bytes()).collect(),
         fingerprint: version.to_be_bytes().to_vec(),
+        applied_version: version,
     })
 }
 
 /// Credentials of connections, all of one version.
-pub(super) fn credentials(
-    names: &[&str],
-    version: u64,
-) -> Result<Vec<SealedCredential>, NameError> {
-    names.iter().map(|name| credential(name, version)).collect()
+pub(super) fn credentials(names: &[&str], version: u64) -> Result<SealedSecrets, NameError> {
+    let list: Result<Vec<_>, NameError> =
+        names.iter().map(|name| credential(name, version)).collect();
+    Ok(of_credentials(&list?))
+}
+
+/// Secrets that are these credentials alone.
+pub(super) fn of_credentials(credentials: &[SealedCredential]) -> SealedSecrets {
+    SealedSecrets {
+        credentials: credentials.to_vec(),
+        ..SealedSecrets::default()
+    }
+}
+
+/// A sealed refresh token or client secret.
+pub(super) fn token(version: u64) -> SealedToken {
+    SealedToken {
+        version,
+        sealed: (0..=u8::MAX).chain(version.to_be_bytes()).collect(),
+        fingerprint: b"applied".to_vec(),
+    }
+}
+
+/// What an access token is renewed with.
+pub(super) fn grant(name: &str, version: u64) -> Result<SealedGrant, NameError> {
+    Ok(SealedGrant {
+        connection: connection(name)?,
+        refresh_token: token(version),
+        client_secret: Some(token(version + 7)),
+    })
 }
 
 /// A shard.

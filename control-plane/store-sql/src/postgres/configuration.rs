@@ -65,9 +65,7 @@ impl ConfigurationStore for PgDurableStore {
         run::<Postgres, _, _>(
             &self.pool,
             self.limits.call,
-            async |connection: &mut PgConnection, _: &Progress| {
-                Ok(current_version(connection).await?)
-            },
+            async |connection: &mut PgConnection, _: &Progress| current_version(connection).await,
         )
         .await
     }

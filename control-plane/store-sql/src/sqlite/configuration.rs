@@ -62,7 +62,7 @@ impl ConfigurationStore for SqliteDurableStore {
             &self.readers,
             self.limits.call,
             async |connection: &mut SqliteConnection, _: &Progress| {
-                Ok(current_version(connection).await?)
+                current_version(connection).await
             },
         )
         .await

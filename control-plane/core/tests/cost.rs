@@ -36,6 +36,7 @@ struct Cost {
     bytes: u64,
 }
 
+#[cfg(test)]
 impl World {
     fn new(connections: usize) -> Self {
         let named = |number: usize| json!({"id": format!("c{number}"), "provider": "acme"});

@@ -278,7 +278,7 @@ fn report(attempt: common::Attempt, outcome: common::outcome::Kind, now_ms: u64)
 fn outcome(which: u64, mix: Mix) -> common::outcome::Kind {
     let (failed, refused) = match mix {
         Mix::Full => (true, false),
-        Mix::Half => (which % 2 == 0, which / 2 % 3 == 0),
+        Mix::Half => (which.is_multiple_of(2), (which / 2).is_multiple_of(3)),
     };
     if !failed {
         return common::outcome::Kind::Success(common::Success {});

@@ -7,6 +7,7 @@ use tidegate_integration::{LIMIT, chat};
 use tidegate_proto::common::v1::{LocalFault, TransportFault, outcome::Kind};
 use tidegate_test_support::eventually;
 use tidegate_test_support::upstream::{Mode, Selector};
+use tokio_util::task::TaskTracker;
 
 use super::stage::{End, Setting, Stage};
 
@@ -99,7 +100,7 @@ async fn end_to_end_vector_failure_08_one_of_two_clients_is_the_probe() -> Resul
     stage.expect_breaker("HALF_OPEN", 12).await?;
     stage.upstream.set_default(Mode::Hang);
     let first = stage.fleet.data_planes[0].http;
-    let probe = tokio::spawn(async move { chat(first, "p/m").await });
+    let probe = TaskTracker::new().spawn(async move { chat(first, "p/m").await });
     eventually(LIMIT, "the probe is on its way", || async {
         let asked = stage.upstream.log().count(&Selector::any());
         (asked == 1).then_some(())
@@ -196,7 +197,7 @@ async fn end_to_end_vector_failure_20_faults_that_are_not_the_providers() -> Res
 
     stage.upstream.set_default(Mode::Hang);
     let plane = stage.fleet.data_planes[0].http;
-    let leaving = tokio::spawn(async move { chat(plane, "p/m").await });
+    let leaving = TaskTracker::new().spawn(async move { chat(plane, "p/m").await });
     let asked = async || stage.upstream.log().count(&Selector::any());
     eventually(LIMIT, "the request is on its way", || async {
         (asked().await == 1).then_some(())

@@ -6,6 +6,7 @@ use serde_json::json;
 use tidegate_integration::{LIMIT, chat, post};
 use tidegate_test_support::eventually;
 use tidegate_test_support::upstream::{Gate, Mode, Selector};
+use tokio_util::task::TaskTracker;
 
 use super::stage::{Setting, Stage};
 
@@ -64,7 +65,7 @@ async fn end_to_end_a_streaming_probe_holds_the_gate_until_it_is_ready() -> Resu
         .upstream
         .set(Selector::any().model("m"), [Mode::Stall { events: 2 }]);
     let plane = stage.fleet.data_planes[0].http;
-    let streaming = tokio::spawn(async move {
+    let streaming = TaskTracker::new().spawn(async move {
         let body = json!({
             "model": "p/m", "stream": true, "messages": [{"role": "user", "content": "hi"}],
         });

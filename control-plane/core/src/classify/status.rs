@@ -273,12 +273,12 @@ fn is_codex(evidence: &Evidence<'_>) -> bool {
     evidence.context.provider.as_str() == "codex"
 }
 
-/// Where quotas are per model, these statuses say nothing about the account (§3.4). Of codex only the 429.
+/// Where quotas are per model, these statuses say nothing about the account (§3.4, §3.8-16). Of codex only the 429.
 fn locks_model(evidence: &Evidence<'_>) -> bool {
     if is_codex(evidence) {
         return evidence.status == 429;
     }
-    evidence.context.per_model_quota && matches!(evidence.status, 404 | 429 | 500..=599)
+    evidence.context.per_model_quota && matches!(evidence.status, 402..=404 | 429 | 500..=599)
 }
 
 /// A 429 of a provider that limits by address, as the upstream sent it.

@@ -252,3 +252,35 @@ fn classification_survives_the_wire() {
         before
     );
 }
+
+/// Where quotas are per model, a refusal that does not end the account is one of the model (§3.8-16); of codex it
+/// still cools the account.
+#[rstest]
+#[case::project_of_an_account(
+    "antigravity",
+    Oauth,
+    "API has not been used in project 1 before",
+    true
+)]
+#[case::credits_of_an_account("github", Oauth, "payment required", true)]
+#[case::quota_of_an_account("gemini", Oauth, "quota has been exceeded", true)]
+#[case::quota_of_a_key("agentrouter", Apikey, "quota has been exceeded", true)]
+#[case::not_per_model("claude", Oauth, "API has not been used in project 1 before", false)]
+#[case::codex("codex", Oauth, "API has not been used in project 1 before", false)]
+fn a_refusal_where_quotas_are_per_model(
+    #[case] provider: &str,
+    #[case] class: ProviderClass,
+    #[case] body: &str,
+    #[case] locks: bool,
+) {
+    let mut world = World::named(provider, class);
+    world.policy.per_model_quota = provider != "claude";
+    let model = ModelId::new("m").unwrap();
+    let context = ClassifyContext::of(&world.provider, &world.policy, &model, Timestamp(0));
+    let consequence = classify(&answer(403, body), &context).consequence;
+    if locks {
+        assert!(matches!(consequence, LockModel(_)), "{consequence:?}");
+    } else {
+        assert!(matches!(consequence, CoolConnection(_)), "{consequence:?}");
+    }
+}

@@ -68,6 +68,8 @@ pub struct ProviderGate {
     pub cooled: Option<GateEnd>,
     /// What a rule asked for; acts also where counting is off.
     pub held: Option<GateEnd>,
+    /// How long what it asked for was, in ms; absent in values written before it was kept.
+    pub held_for_ms: u64,
     /// The last reset by an operator; outcomes of attempts decided before it change nothing.
     pub reset: Mark,
 }
@@ -167,15 +169,24 @@ impl ProviderGate {
                 changed = true;
             }
         }
+        if self.held.is_none() {
+            self.held_for_ms = 0;
+        }
         changed
     }
 
-    /// Holds the provider until a stated moment; a later end wins. Says whether anything changed.
-    pub fn hold_until(&mut self, until: Timestamp, reason: Reason) -> bool {
-        if self.held.is_some_and(|held| held.until >= until) {
-            return false;
+    /// Holds the provider for so many ms after a failure at `at`. While it is held a further failure moves the end
+    /// only for a longer length than the one that set it (§2.1). Says whether anything changed.
+    pub fn hold(&mut self, at: Timestamp, length_ms: u64, reason: Reason) -> bool {
+        let until = at.plus_ms(length_ms);
+        if let Some(held) = self.held {
+            let same_hold = held.is_running(at) && length_ms <= self.held_for_ms;
+            if same_hold || held.until >= until {
+                return false;
+            }
         }
         self.held = Some(GateEnd { until, reason });
+        self.held_for_ms = length_ms;
         true
     }
 

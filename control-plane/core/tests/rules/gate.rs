@@ -327,8 +327,8 @@ fn a_hold_acts_also_where_counting_is_off() {
     world.policy.gate.enabled = false;
     assert_eq!(end_at(&world, 150_000), None);
     let gate = &mut world.state.gate;
-    assert!(gate.hold_until(Timestamp(200_000), Reason::QuotaExhausted));
-    assert!(!gate.hold_until(Timestamp(190_000), Reason::ServerError));
+    assert!(gate.hold(Timestamp(150_000), 50_000, Reason::QuotaExhausted));
+    assert!(!gate.hold(Timestamp(150_000), 40_000, Reason::ServerError));
     let end = gate.end(Timestamp(150_000), &world.policy.gate);
     assert_eq!(
         end,
@@ -364,6 +364,31 @@ fn a_rule_holds_the_provider(#[case] length: Value, #[case] cooldown_ms: u64) {
     assert_eq!(end_at(&world, end - 1), Some(end));
     assert_eq!(end_at(&world, end), None);
     assert!(!world.c1().cooldown.is_running(Timestamp(MINUTE)));
+}
+
+/// A failure while the provider is held does not extend it; a rule that asks for longer does (§2.1).
+#[test]
+fn a_hold_is_moved_by_a_longer_one_only() {
+    let settings = json!({"providerErrorRules": {"acme": [
+        {"status": 403, "match": "closed for today", "scope": "provider", "cooldownMs": 20_000},
+        {"status": 403, "match": "closed for good", "scope": "provider", "cooldownMs": 30_000},
+    ]}});
+    let settings = serde_json::from_value(settings).unwrap();
+    let mut world = World::under("acme", Apikey, &settings);
+    world.fail(MINUTE, answer(403, "closed for today"));
+    let gate = world.state.gate.clone();
+    for later in 1..=100 {
+        let applied = world.fail(MINUTE + later, answer(403, "closed for today"));
+        let told = |kind: &TransitionKind| matches!(kind, TransitionKind::ProviderCooldown { .. });
+        assert!(!applied.transitions.iter().any(|it| told(&it.kind)));
+    }
+    assert_eq!(world.state.gate, gate);
+    world.fail(MINUTE + 101, answer(403, "closed for good"));
+    assert_eq!(end_at(&world, MINUTE + 101), Some(MINUTE + 30_101));
+    world.fail(MINUTE + 20_000, answer(403, "closed for today"));
+    assert_eq!(end_at(&world, MINUTE + 20_000), Some(MINUTE + 30_101));
+    world.fail(MINUTE + 30_101, answer(403, "closed for today"));
+    assert_eq!(end_at(&world, MINUTE + 30_101), Some(MINUTE + 50_101));
 }
 
 #[test]

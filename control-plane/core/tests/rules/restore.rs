@@ -127,8 +127,9 @@ fn gate_ends() -> impl Strategy<Value = Option<GateEnd>> {
 
 fn provider_gates() -> impl Strategy<Value = ProviderGate> {
     let failures = prop::collection::vec(0..6_u64, 0..5);
-    (failures, times(), gate_ends(), gate_ends(), marks()).prop_map(
-        |(failures, emptied_at, cooled, held, reset)| {
+    let hold = (gate_ends(), 0..3_u64);
+    (failures, times(), gate_ends(), hold, marks()).prop_map(
+        |(failures, emptied_at, cooled, (held, held_for_ms), reset)| {
             let times = failures
                 .into_iter()
                 .map(|step| Timestamp(NOW.0 + step * 500));
@@ -139,6 +140,7 @@ fn provider_gates() -> impl Strategy<Value = ProviderGate> {
                 last_network_failure_at: emptied_at,
                 cooled,
                 held,
+                held_for_ms,
                 reset,
             }
         },

@@ -238,9 +238,7 @@ fn an_explanation_is_bounded() {
 fn held_for(left_ms: u64) -> World {
     let mut world = World::combo(&["p1/k1", "p1/k2"], &["p1/m"], json!({}), no_waits());
     let mut state = ProviderState::default();
-    state
-        .gate
-        .hold_until(START.plus_ms(left_ms), Reason::ServerError);
+    state.gate.hold(START, left_ms, Reason::ServerError);
     let provider = ProviderId::new("p1").unwrap();
     world.view.providers.insert(provider, Arc::new(state));
     world

@@ -49,7 +49,7 @@ fn hold(
     let reason = judged.classification.reason;
     let length_ms = stated_ms.unwrap_or(policy.gate.cooldown_ms);
     let until = judged.at.plus_ms(length_ms);
-    let held = gate.hold_until(until, reason);
+    let held = gate.hold(judged.at, length_ms, reason);
     if held {
         log.provider(TransitionKind::ProviderCooldown { until, reason });
     }

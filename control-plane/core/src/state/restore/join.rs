@@ -98,6 +98,7 @@ fn provider_gate(one: &ProviderGate, other: &ProviderGate) -> ProviderGate {
     if let Some(emptied_at) = emptied_at {
         failures.drop_until(emptied_at);
     }
+    let (held, held_for_ms) = (one.held, one.held_for_ms).max((other.held, other.held_for_ms));
     ProviderGate {
         failures,
         emptied_at,
@@ -105,7 +106,8 @@ fn provider_gate(one: &ProviderGate, other: &ProviderGate) -> ProviderGate {
             .last_network_failure_at
             .max(other.last_network_failure_at),
         cooled: one.cooled.max(other.cooled),
-        held: one.held.max(other.held),
+        held,
+        held_for_ms,
         reset: one.reset,
     }
 }

@@ -204,7 +204,7 @@ impl Structured {
         };
         let number = ["code", "status", "status_code"]
             .iter()
-            .filter_map(|name| error.get(*name).and_then(Value::as_u64))
+            .filter_map(|name| whole_number(error.get(*name)?))
             .find_map(|number| u16::try_from(number).ok())
             .filter(|number| (400..=599).contains(number));
         Self {
@@ -218,6 +218,11 @@ impl Structured {
                 .unwrap_or_default(),
         }
     }
+}
+
+/// A number, also one written as text.
+fn whole_number(value: &Value) -> Option<u64> {
+    value.as_u64().or_else(|| value.as_str()?.parse().ok())
 }
 
 /// The status an error inside a 200 stream amounts to: its number, else by its type or code.

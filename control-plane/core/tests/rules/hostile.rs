@@ -81,7 +81,7 @@ fn numbers_that_are_no_status_are_none() {
         "65536",
         "99999999999999999999",
         "404.5",
-        "\"404\"",
+        "\"404.5\"",
         "700",
     ] {
         let error = UpstreamError {

@@ -194,6 +194,21 @@ fn vector_failure_75(#[case] body: &str) {
     assert_eq!(world.cooldown(), (Some(45_000), 0));
 }
 
+/// A status written as text counts as one inside a stream.
+#[test]
+fn an_error_inside_a_stream_tells_its_status_in_text() {
+    let mut world = World::named("agentrouter", Apikey);
+    let body = r#"{"error":{"message":"无权访问模型 m1","type":"new_api_error","code":"403"}}"#;
+    let classification = world.fail(0, embedded(body)).classification.unwrap();
+    assert_eq!(classification.status, 403);
+    assert_eq!(
+        rule(&classification),
+        Some("agentrouter-model-access-denied")
+    );
+    assert_eq!(world.c1().locks.len(), 1);
+    assert_eq!(world.cooldown(), (None, 0));
+}
+
 #[test]
 fn vector_failure_77() {
     let mut world = World::named("agentrouter", Apikey);

@@ -222,6 +222,21 @@ fn one_connection_counts_once_in_five_seconds_and_a_network_fault_once_in_ten() 
     assert_eq!(in_window(&world, 80_000), 4);
 }
 
+/// A 429 counts whatever a text says of it, unless that is a used-up quota, an overloaded model or the end of the
+/// account (§2.1).
+#[rstest]
+#[case::another_reason("no credentials", 1)]
+#[case::used_up("quota exceeded", 0)]
+#[case::overloaded("the model is overloaded", 0)]
+#[case::terminal("this account has been deactivated", 0)]
+fn a_429_of_an_account(#[case] text: &str, #[case] counted: usize) {
+    let mut world = counting(Oauth, 1);
+    let applied = world.fail_combo(MINUTE, answer(429, text));
+    let reason = applied.classification.unwrap().reason;
+    assert_ne!(reason, Reason::RateLimitExceeded);
+    assert_eq!(in_window(&world, MINUTE), counted);
+}
+
 /// Each counts what the other does not, so a failure that one counted hides nothing from the other.
 #[test]
 fn a_rate_limit_hides_no_failure_from_the_breaker() {

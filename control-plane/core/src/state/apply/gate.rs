@@ -93,11 +93,17 @@ fn counts(judged: &Judged<'_>, per_model_quota: bool) -> bool {
     if classification.is_proxy_unreachable() && !judged.combo {
         return false;
     }
-    // A rate limit by its reason: a 429 of an empty account, of a banned one or of an overloaded model is none.
+    // A 429 of a used-up account, of a banned one or of an overloaded model says nothing about the provider.
     let rate_limited = classification.status == 429
-        && classification.reason == Reason::RateLimitExceeded
+        && !matches!(
+            classification.reason,
+            Reason::QuotaExhausted | Reason::ModelCapacity
+        )
         && !classification.request_scoped
-        && classification.consequence != Consequence::Nothing;
+        && !matches!(
+            classification.consequence,
+            Consequence::Nothing | Consequence::EndConnection(_)
+        );
     classification.counts_for_breaker || rate_limited
 }
 

@@ -152,6 +152,14 @@ pub(crate) struct GetArguments {
     /// What to list.
     #[arg(value_enum)]
     pub(crate) kind: Kind,
+
+    /// Of transitions: only this provider's.
+    #[arg(long)]
+    pub(crate) provider: Option<String>,
+
+    /// Of transitions: at most so many, the newest.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub(crate) limit: u32,
 }
 
 /// What can be listed.

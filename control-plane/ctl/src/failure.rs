@@ -75,6 +75,9 @@ impl fmt::Display for Failure {
                 if silent && !answered {
                     write!(formatter, "the control plane does not answer: ")?;
                 }
+                if let Some(info) = status.get_details_error_info() {
+                    write!(formatter, "{}: ", info.reason)?;
+                }
                 formatter.write_str(status.message())?;
                 if let Some(bad_request) = status.get_details_bad_request() {
                     for violation in &bad_request.field_violations {

@@ -65,22 +65,22 @@ pub(crate) struct Args {
     /// Limit of a decision; data planes wait a little longer (their --decide-limit)
     #[arg(
         long,
-        env = "TIDEGATE_DECIDE_LIMIT",
+        env = "TIDEGATE_DECISION_LIMIT",
         default_value = "35ms",
         value_parser = humantime::parse_duration,
         global = true
     )]
-    pub(crate) decide_limit: Duration,
+    pub(crate) decision_limit: Duration,
 
     /// Limit of each call to Redis within a decision
     #[arg(
         long,
-        env = "TIDEGATE_DECIDE_STORE_LIMIT",
+        env = "TIDEGATE_DECISION_STORE_LIMIT",
         default_value = "15ms",
         value_parser = humantime::parse_duration,
         global = true
     )]
-    pub(crate) decide_store_limit: Duration,
+    pub(crate) decision_store_limit: Duration,
 
     /// How long to wait for the database at start
     #[arg(

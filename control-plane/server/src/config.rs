@@ -42,7 +42,7 @@ pub(crate) struct Settings {
 }
 
 /// Nobody waits longer for a decision.
-const MAX_DECIDE_LIMIT: Duration = Duration::from_secs(10);
+const MAX_DECISION_LIMIT: Duration = Duration::from_secs(10);
 
 impl Settings {
     /// Makes sense of flags and environment.
@@ -61,8 +61,8 @@ impl Settings {
             name,
             ready_file,
             grace,
-            decide_limit,
-            decide_store_limit,
+            decision_limit,
+            decision_store_limit,
             start_limit,
             log,
             validate,
@@ -81,12 +81,16 @@ impl Settings {
             "TIDEGATE_DATABASE_URL must begin with postgres:// (the standalone binary has a database of its own)"
         );
         for (flag, limit) in [
-            ("--decide-limit", decide_limit),
-            ("--decide-store-limit", decide_store_limit),
+            ("--decision-limit", decision_limit),
+            ("--decision-store-limit", decision_store_limit),
         ] {
             ensure!(!limit.is_zero(), "{flag} must not be 0");
-            ensure!(limit <= MAX_DECIDE_LIMIT, "{flag} must not exceed 10 s");
+            ensure!(limit <= MAX_DECISION_LIMIT, "{flag} must not exceed 10 s");
         }
+        ensure!(
+            decision_store_limit <= decision_limit,
+            "--decision-store-limit must not exceed --decision-limit"
+        );
         let (sealer, tokens) = trust(secrets, serves)?;
         if serves {
             check_open(grpc_listen, &tokens)?;
@@ -105,8 +109,8 @@ impl Settings {
             ready_file,
             grace,
             decision_limits: DecisionLimits {
-                decide: decide_limit,
-                store_call: decide_store_limit,
+                decide: decision_limit,
+                store_call: decision_store_limit,
             },
             start_limit,
             log,

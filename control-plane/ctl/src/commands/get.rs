@@ -26,7 +26,7 @@ pub(crate) async fn run(
         Kind::Connections => connections(client, output).await?,
         Kind::Breakers => breakers(client, output).await?,
         Kind::Lockouts => lockouts(client, output).await?,
-        Kind::Transitions => transitions(client).await?,
+        Kind::Transitions => transitions(client, arguments).await?,
     };
     listing.print(output)
 }
@@ -252,10 +252,10 @@ async fn lockouts(client: &mut Client, output: Output) -> Result<Listing, Failur
     Ok(listing)
 }
 
-async fn transitions(client: &mut Client) -> Result<Listing, Failure> {
+async fn transitions(client: &mut Client, arguments: &GetArguments) -> Result<Listing, Failure> {
     let (service, request) = client.call(ListTransitionsRequest {
-        provider: String::new(),
-        limit: 0,
+        provider: arguments.provider.clone().unwrap_or_default(),
+        limit: arguments.limit,
     });
     let answer = service.list_transitions(request).await?.into_inner();
     let mut listing = Listing::new(&[

@@ -16,9 +16,6 @@ use tidegate_core::ids::{AttemptId, ProviderId, Shard};
 use tidegate_core::outcome::{Attempt, AttemptOutcome};
 use tidegate_core::routing::View as _;
 use tidegate_core::state::ProviderState;
-use tidegate_store::hot::HotStoreError;
-
-use crate::hot::WRITE_LIMIT;
 
 use super::Recorder;
 use super::direct::NotDone;
@@ -83,9 +80,9 @@ impl Recorder {
         if tokio::time::timeout(FOLLOW_LIMIT, followed).await.is_ok() && caught_up() {
             return Ok(());
         }
-        let image = tokio::time::timeout(WRITE_LIMIT, self.hot.read(shard))
-            .await
-            .map_err(|_elapsed| HotStoreError::Timeout)??;
+        // Under the limit of a reading, not of a write: a shorter one would hold back everything that waits for the
+        // shard for as long as the reading takes longer.
+        let image = self.hot.read(shard).await?;
         if image.check.incarnation != Some(self.view.complete_to(shard).incarnation) {
             self.follower.doubt(shard);
             return Err(NotDone::Restoring);

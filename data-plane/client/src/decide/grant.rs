@@ -89,7 +89,8 @@ impl<'a> Unclaimed<'a> {
     pub(super) fn new(queue: &'a AbandonQueue, attempt: &Attempt) -> Self {
         Self {
             queue,
-            notice: Some(Abandoned {
+            // Only the probe is granted; without it there is nothing to give back.
+            notice: attempt.probe.then(|| Abandoned {
                 attempt: Some(id_to_proto(attempt.id)),
                 provider: attempt.provider.to_string(),
             }),

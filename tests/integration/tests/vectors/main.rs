@@ -8,4 +8,5 @@ mod episode;
 mod lockout;
 mod races;
 mod rules;
+mod setting;
 mod stage;

@@ -48,6 +48,8 @@ pub struct ClassifyContext<'a> {
     pub class: ProviderClass,
     /// The quota is kept per model (`failure-state.md` §3.4).
     pub per_model_quota: bool,
+    /// A refused access token can be renewed (`failure-state.md` §3.9).
+    pub renews_tokens: bool,
     /// A 429 speaks of the address it was asked from, not of the model (`failure-state.md` §6).
     pub egress_bucketed: bool,
     /// Retry hints become cooldowns (decision 12).
@@ -77,6 +79,7 @@ impl<'a> ClassifyContext<'a> {
             provider,
             class: policy.class,
             per_model_quota: policy.per_model_quota,
+            renews_tokens: policy.renews_tokens,
             egress_bucketed: !policy.egress_family.is_empty(),
             trust_hints: policy.cooldown.trust_hints,
             model,

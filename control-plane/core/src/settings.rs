@@ -231,6 +231,8 @@ pub struct ProviderPolicy {
     /// The provider keeps a quota per model: 404, 429 and 5xx lock models (`failure-state.md` §3.4). A connection
     /// may say otherwise: ask [`ProviderPolicy::keeps_quota_per_model`].
     pub per_model_quota: bool,
+    /// Access tokens of the provider can be renewed: it has a token endpoint (`failure-state.md` §3.9).
+    pub renews_tokens: bool,
     /// Providers whose 429s lock an egress identity for this one too, itself included; empty where the provider
     /// does not limit by address (`failure-state.md` §6).
     pub egress_family: Arc<[ProviderId]>,

@@ -424,12 +424,14 @@ fn content_refused(evidence: &Evidence<'_>) -> Option<Verdict> {
         .then(|| Verdict::nothing(Reason::ClientFault))
 }
 
-/// A refused credential has expired, unless it is a token that a refresh may renew (decision 14).
+/// A refused credential has expired, unless it is a token that a refresh may renew (decision 14). Where nothing
+/// renews tokens, waiting for it would use the dead one again and again.
 fn unauthorized(evidence: &Evidence<'_>) -> Option<Verdict> {
     if evidence.status != 401 {
         return None;
     }
-    if is_oauth(evidence) && evidence.says(Family::OauthTokenInvalid) {
+    let renewable = is_oauth(evidence) && evidence.context.renews_tokens;
+    if renewable && evidence.says(Family::OauthTokenInvalid) {
         return Some(Verdict::record(Reason::AuthError));
     }
     Some(Verdict::end(TerminalKind::Expired, Reason::AuthError))

@@ -99,6 +99,7 @@ impl ProviderPolicy {
         let (breaker, cooldown) = class_policies(settings, class, overrides);
         Self {
             class,
+            renews_tokens: provider.oauth.is_some(),
             per_model_quota: provider
                 .per_model_quota
                 .unwrap_or_else(|| per_model_quota::by_default(&provider.id, class)),

@@ -44,9 +44,19 @@ fn a_verdict_ends_the_connection(
 #[case::region(answer(403, "User location is not supported for the API use."))]
 fn a_recoverable_refusal_of_oauth_is_not_terminal(#[case] outcome: Outcome) {
     let mut world = World::new(Oauth);
+    world.policy.renews_tokens = true;
     world.fail(1_000, outcome);
     assert_eq!(world.c1().terminal, None);
     assert!(world.c1().last_error.is_some());
+}
+
+/// It would be used again and again, and refused each time.
+#[test]
+fn a_stale_token_that_nothing_renews_has_expired() {
+    let mut world = World::new(Oauth);
+    world.fail(1_000, answer(401, "Invalid credentials"));
+    let terminal = world.c1().terminal.as_ref();
+    assert_eq!(terminal.map(|terminal| terminal.kind), Some(Expired));
 }
 
 #[rstest]
@@ -177,6 +187,7 @@ fn a_refreshed_token_ends_only_what_the_old_one_caused() {
     assert!(world.c1().last_error.is_some());
 
     let mut world = World::new(Oauth);
+    world.policy.renews_tokens = true;
     world.fail(1_000, answer(401, "Invalid credentials"));
     assert!(world.c1().last_error.is_some());
     refreshed(&mut world, 1);

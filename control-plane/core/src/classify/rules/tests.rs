@@ -81,6 +81,7 @@ fn judge(
             provider: &provider,
             class: ProviderClass::Apikey,
             per_model_quota: false,
+            renews_tokens: false,
             egress_bucketed: false,
             trust_hints: true,
             model: &model,

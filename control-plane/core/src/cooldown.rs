@@ -185,14 +185,15 @@ impl Cooldown {
         CooldownChange::Started
     }
 
-    /// A failure of a running episode: only a length that somebody stated, not one that we grow, moves the end.
+    /// A failure of a running episode: only a length that somebody stated, not one that we grow, moves the end, and
+    /// only where there is one: an operator may have ended the episode.
     fn extend(&mut self, failure: &CoolingFailure, disable_cooling: bool) -> CooldownChange {
         let stated_ms = match failure.length {
             CooldownLength::Hint(ms) | CooldownLength::Flat(ms) => ms,
             CooldownLength::Ladder | CooldownLength::Base => 0,
         };
         let end = failure.at.plus_ms(stated_ms);
-        if stated_ms == 0 || disable_cooling || self.until.is_some_and(|until| until >= end) {
+        if stated_ms == 0 || disable_cooling || self.until.is_none_or(|until| until >= end) {
             return CooldownChange::SameEpisode;
         }
         self.move_end(end, failure);

@@ -2,6 +2,7 @@
 
 use rstest::rstest;
 use tidegate_core::classify::{Consequence, Reason, TerminalKind};
+use tidegate_core::ids::ConnectionId;
 use tidegate_core::outcome::Outcome;
 use tidegate_core::settings::ProviderClass;
 use tidegate_core::settings::ProviderClass::{Apikey, Local, Oauth};
@@ -257,4 +258,25 @@ fn an_operator_ends_a_cooldown() {
     };
     assert!(world.event(Some("c1"), &event, Timestamp(T)).changed);
     assert!(world.c1().is_clean());
+}
+
+/// After an operator's reset only an attempt decided on it cools again (decisions 9 and 24).
+#[rstest]
+#[case::ladder(status(503))]
+#[case::flat(status(404))]
+#[case::hint(with_header(429, "retry-after", "60"))]
+fn a_reset_is_not_undone_by_what_was_under_way(#[case] outcome: Outcome) {
+    let mut world = World::new(Apikey);
+    world.fail(0, status(503));
+    let under_way = world.send("c1");
+    let reset = Event::ResetConnection {
+        connection: ConnectionId::new("c1").unwrap(),
+        terminal_too: false,
+    };
+    world.event(Some("c1"), &reset, Timestamp(1_000));
+    assert!(world.c1().is_clean());
+    world.end(&under_way, 2_000, outcome.clone());
+    assert_eq!(world.cooldown(), (None, 0));
+    world.fail(3_000, outcome);
+    assert!(world.c1().cooldown.is_running(Timestamp(3_000)));
 }

@@ -121,7 +121,8 @@ impl Model {
                     }
                 }
             }
-            if decided >= self.changed {
+            // A reset with nothing after it stays: what was under way when it came may still end.
+            if decided >= self.changed && (self.until.is_some() || self.level > 0) {
                 (self.until, self.level, self.escalated, self.changed) = (None, 0, 0, 0);
             }
             return;
@@ -161,7 +162,7 @@ impl Model {
         let end = at + length;
         let running = self.until.is_some_and(|until| until > at);
         if running || decided < self.escalated {
-            if stated && self.until < Some(end) {
+            if stated && self.until.is_some_and(|until| until < end) {
                 self.until = Some(end);
                 self.changed = self.step;
             }
@@ -229,7 +230,11 @@ impl Model {
                 (self.open, self.degraded, self.count) = (false, false, 0);
                 (self.last_failure, self.epoch) = (None, self.step);
             }
-            1 => (self.until, self.level, self.escalated, self.changed) = (None, 0, 0, 0),
+            1 if self.until.is_none() && self.level == 0 => {}
+            1 => {
+                (self.until, self.level) = (None, 0);
+                (self.escalated, self.changed) = (self.step, self.step);
+            }
             _ => self.locks = [None, None],
         }
     }

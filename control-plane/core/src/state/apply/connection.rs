@@ -64,29 +64,42 @@ pub(super) fn adopt_refreshed_token(state: &mut ConnectionState, credential_vers
     }
 }
 
-/// An operator's reset. Says whether there was something to clear.
+/// An operator's reset; after one that cleared something, a failure of an attempt decided before it cools nothing
+/// (decisions 9 and 24). Says whether there was something to clear.
 pub(super) fn reset(state: &mut ConnectionState, terminal_too: bool) -> bool {
     if state.terminal.is_some() && !terminal_too {
         return false;
     }
     let gate_cleared = !state.gate.is_clean();
-    state.gate = ConnectionGate::default();
-    clear_faults(state, true) || gate_cleared
+    if !clear_faults(state, true) && !gate_cleared {
+        return false;
+    }
+    state.gate = ConnectionGate {
+        escalated: Mark::ThisWrite,
+        ..ConnectionGate::default()
+    };
+    state.cooldown.escalated = Mark::ThisWrite;
+    state.cooldown.changed = Mark::ThisWrite;
+    true
 }
 
-/// Ends cooldown, last error, refusal streak and, if asked, the terminal state.
+/// Ends cooldown, last error, refusal streak and, if asked, the terminal state. Where there is none of them the marks
+/// of a reset stay.
 fn clear_faults(state: &mut ConnectionState, terminal_too: bool) -> bool {
     let something = !state.cooldown.is_clean()
         || state.last_error.is_some()
         || state.refusals.count > 0
         || (terminal_too && state.terminal.is_some());
+    if !something {
+        return false;
+    }
     state.cooldown = Cooldown::default();
     state.last_error = None;
     state.refusals = crate::cooldown::RefusalStreak::default();
     if terminal_too {
         state.terminal = None;
     }
-    something
+    true
 }
 
 fn success(state: &mut ConnectionState, judged: &Judged<'_>, log: &mut Log<'_>) {

@@ -13,6 +13,7 @@
 //! | `restate` | statuses that do not mean what they say, as data |
 //! | `rules` | what single providers and operators mean |
 //! | `status` | the rules, in their order |
+//! | `verdict` | what a rule answers |
 //! | `quota` | the rules about quotas |
 
 mod evidence;
@@ -22,6 +23,7 @@ mod quota;
 mod restate;
 mod rules;
 mod status;
+mod verdict;
 mod words;
 
 use serde::{Deserialize, Serialize};
@@ -37,7 +39,7 @@ pub use rules::RuleBook;
 pub(crate) use rules::RuleBooks;
 
 use evidence::Evidence;
-use status::Verdict;
+use verdict::Verdict;
 
 /// What classification needs to know besides the outcome.
 #[derive(Clone, Copy, Debug)]

@@ -5,7 +5,7 @@
 //! pass, so a line costs nothing at run time.
 
 use super::Reason;
-use super::status::RowLength;
+use super::verdict::RowLength;
 
 /// How far apart the two parts of a phrase written "a … b" may be, in bytes.
 const GAP: usize = 80;

@@ -6,7 +6,7 @@ use crate::ids::ModelId;
 
 use super::evidence::Evidence;
 use super::phrases::{Family, Marker};
-use super::status::{RowLength, Verdict, trusted_hint};
+use super::verdict::{RowLength, Verdict, trusted_hint};
 use super::{HintSource, Reason};
 
 /// Cooldown of a subscription's limit without a hint, in ms.

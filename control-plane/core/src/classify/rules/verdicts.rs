@@ -1,7 +1,8 @@
 //! What a rule that matches does.
 
 use crate::classify::evidence::Evidence;
-use crate::classify::status::{RowLength, Verdict, cooldown_length, lock_length, out_of_credits};
+use crate::classify::status::out_of_credits;
+use crate::classify::verdict::{RowLength, Verdict, cooldown_length, lock_length};
 use crate::classify::{Consequence, CooldownLength, LockLength, Reason, TerminalKind};
 use crate::settings::RuleScope;
 

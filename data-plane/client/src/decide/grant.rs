@@ -89,10 +89,14 @@ impl<'a> Unclaimed<'a> {
     pub(super) fn new(queue: &'a AbandonQueue, attempt: &Attempt) -> Self {
         Self {
             queue,
-            // Only the probe is granted; without it there is nothing to give back.
-            notice: attempt.probe.then(|| Abandoned {
+            notice: Some(Abandoned {
                 attempt: Some(id_to_proto(attempt.id)),
-                provider: attempt.provider.to_string(),
+                // Named, the provider is looked through for a probe that a replica may not know of yet.
+                provider: if attempt.probe {
+                    attempt.provider.to_string()
+                } else {
+                    String::new()
+                },
             }),
         }
     }

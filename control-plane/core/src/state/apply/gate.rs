@@ -9,9 +9,8 @@ use crate::config::Connection;
 use crate::gate::ProviderGate;
 use crate::settings::ProviderPolicy;
 use crate::state::{ConnectionState, TransitionKind};
-use crate::time::Timestamp;
 
-use super::provider::apart_ms;
+use super::provider::is_duplicate;
 use super::{Judged, Log};
 
 /// Applies a judged outcome to the gate of its provider and to the entry of its connection. `heard` is whether the
@@ -70,7 +69,12 @@ fn failure(
     let last_counted_at = connection
         .as_ref()
         .and_then(|(_, state)| state.gate.last_counted_at);
-    if is_duplicate(gate, last_counted_at, judged, policy) {
+    if is_duplicate(
+        last_counted_at,
+        gate.last_network_failure_at,
+        judged,
+        &policy.breaker,
+    ) {
         return false;
     }
     let counted = provider_failure(gate, judged, policy, log);
@@ -105,23 +109,6 @@ fn counts(judged: &Judged<'_>, per_model_quota: bool) -> bool {
             Consequence::Nothing | Consequence::EndConnection(_)
         );
     classification.counts_for_breaker || rate_limited
-}
-
-fn is_duplicate(
-    gate: &ProviderGate,
-    last_counted_at: Option<Timestamp>,
-    judged: &Judged<'_>,
-    policy: &ProviderPolicy,
-) -> bool {
-    let within = |last: Option<Timestamp>, limit_ms| {
-        last.is_some_and(|last| apart_ms(last, judged.at) < limit_ms)
-    };
-    let of_network = judged.classification.network
-        && within(
-            gate.last_network_failure_at,
-            policy.breaker.dedup_provider_ms,
-        );
-    of_network || within(last_counted_at, policy.breaker.dedup_connection_ms)
 }
 
 fn success(

@@ -39,7 +39,9 @@ pub(super) fn outcome(
         clear_mark(mark, judged.at);
         return;
     }
-    if !counts(judged) || is_duplicate(breaker, mark.as_deref(), judged, policy) {
+    let of_connection = mark.as_deref().copied().flatten();
+    let of_network = breaker.last_network_failure_at;
+    if !counts(judged) || is_duplicate(of_connection, of_network, judged, policy) {
         return;
     }
     breaker.record_failure(judged.at, policy);
@@ -72,25 +74,23 @@ fn counts(judged: &Judged<'_>) -> bool {
     !(judged.combo && judged.next_target_same_provider)
 }
 
-fn is_duplicate(
-    breaker: &Breaker,
-    mark: Option<&Option<Timestamp>>,
+/// Whether the failure is told by one that was counted shortly before or after it, on the same connection or, for a
+/// fault of the network, at the same provider (decision 10).
+pub(super) fn is_duplicate(
+    of_connection: Option<Timestamp>,
+    of_network: Option<Timestamp>,
     judged: &Judged<'_>,
     policy: &BreakerPolicy,
 ) -> bool {
-    let of_connection = mark
-        .copied()
-        .flatten()
-        .is_some_and(|last| apart_ms(last, judged.at) < policy.dedup_connection_ms);
-    let of_provider = judged.classification.network
-        && breaker
-            .last_network_failure_at
-            .is_some_and(|last| apart_ms(last, judged.at) < policy.dedup_provider_ms);
-    of_connection || of_provider
+    let within = |counted: Option<Timestamp>, limit_ms| {
+        counted.is_some_and(|at| apart_ms(at, judged.at) < limit_ms)
+    };
+    within(of_connection, policy.dedup_connection_ms)
+        || (judged.classification.network && within(of_network, policy.dedup_provider_ms))
 }
 
 /// How far two events are apart; reports come in any order.
-pub(super) fn apart_ms(one: Timestamp, other: Timestamp) -> u64 {
+fn apart_ms(one: Timestamp, other: Timestamp) -> u64 {
     one.0.abs_diff(other.0)
 }
 

@@ -5,6 +5,7 @@
 //! its credential comes from, and the secret itself travels and is stored apart.
 
 pub mod base_url;
+mod combo;
 mod index;
 mod oauth;
 mod step;
@@ -18,6 +19,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+pub use combo::{
+    AccountStrategy, AutoConfig, BudgetFallback, Combo, ComboConfig, CompositeTier, CompositeTiers,
+    FusionConfig, NestedComboMode, ResetWindow, Strategy,
+};
 pub use index::key_hash;
 pub use oauth::{ClientAuthentication, OauthClient};
 pub(crate) use step::split_model;
@@ -96,16 +101,6 @@ pub struct Provider {
     pub oauth: Option<OauthClient>,
 }
 
-/// How an account is chosen among a provider's connections (decision 25).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub enum AccountStrategy {
-    /// Lowest priority number first, then in the order written.
-    #[default]
-    FillFirst,
-}
-
 /// One credential at a provider.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -145,33 +140,6 @@ pub struct Connection {
     pub client_secret: Option<SecretSource>,
 }
 
-/// A named ordered list of steps and how it is walked.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Combo {
-    /// Unique name; a model of this name is shadowed.
-    pub name: ComboName,
-    /// Order of the targets.
-    #[serde(default)]
-    pub strategy: Strategy,
-    /// The steps.
-    pub steps: Vec<Step>,
-    /// Overrides of the combo defaults.
-    #[serde(default, skip_serializing_if = "ComboConfig::is_empty")]
-    pub config: ComboConfig,
-}
-
-/// In which order targets are tried.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub enum Strategy {
-    /// As written.
-    #[default]
-    Priority,
-}
-
 /// One step of a combo: `provider/model` alone, or with members.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
@@ -193,39 +161,6 @@ pub struct DetailedStep {
     /// Pins the step to one connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connection: Option<ConnectionId>,
-}
-
-/// Members of `combo.config` (`routing.md` §1.5).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct ComboConfig {
-    /// Same-target retries, 0..=10; default 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_retries: Option<u32>,
-    /// Wait before a same-target retry, 0..=60 000; default 2 000.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub retry_delay_ms: Option<u64>,
-    /// Repeats of the whole list after every target failed, 0..=10; default 0.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_set_retries: Option<u32>,
-    /// Wait before such a repeat, 0..=60 000; default 2 000.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub set_retry_delay_ms: Option<u64>,
-    /// Cap on all attempts of a request, 1..=200; default 30.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_global_attempts: Option<u32>,
-    /// Explicit `true`: never retry on the same target while another exists (`routing.md` §5.2).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub failover_before_retry: Option<bool>,
-}
-
-impl ComboConfig {
-    /// Nothing is overridden.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
 }
 
 /// A client's API key. Only its SHA-256 is kept.

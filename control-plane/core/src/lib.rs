@@ -10,9 +10,11 @@
 //! | [`daily_reset`] | when the quotas of a day begin anew |
 //! | [`refresh`] | when the access token of a connection is renewed |
 //! | [`state`] | the two hot values, events, apply, restore |
+//! | [`catalogue`], [`telemetry`] | what models cost and can do; how targets did, and what is left of quotas |
 //! | [`routing`] | resolve, gates, exclusions, the attempt driver, final answers |
 
 pub mod breaker;
+pub mod catalogue;
 pub mod classify;
 pub mod config;
 pub mod cooldown;
@@ -21,11 +23,14 @@ pub mod egress;
 pub mod gate;
 pub mod ids;
 pub mod lockout;
+pub mod number;
 pub mod outcome;
+pub mod random;
 pub mod refresh;
 pub mod routing;
 mod secret_source;
 pub mod settings;
 pub mod state;
+pub mod telemetry;
 pub mod time;
 pub mod version;

@@ -23,6 +23,7 @@ mod gates;
 mod private_view;
 mod progress;
 mod resolve;
+pub mod strategy;
 mod terminal;
 #[cfg(test)]
 mod tests;
@@ -34,8 +35,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::classify::{Classification, Origin, Reason};
-use crate::config::{ApiKey, Config, Protocol};
+use crate::config::{ApiKey, BudgetFallback, Config, Protocol};
 use crate::ids::{ConnectionId, EgressId, ModelId, ProviderId, Shard};
+use crate::number::Finite;
 use crate::outcome::Attempt;
 use crate::state::{ConnectionState, ProviderState};
 use crate::time::Timestamp;
@@ -72,6 +74,70 @@ pub struct RequestFacts {
     pub protocol: Protocol,
     /// The operator's `X-OmniRoute-Connection`: only this connection.
     pub forced_connection: Option<ConnectionId>,
+    /// Only this top-level step of the combo: the request is a part of a plan (a plan).
+    pub member: Option<u32>,
+    /// Tools that the request offers.
+    pub tools: u32,
+    /// `tool_choice` is `none`.
+    pub tools_forbidden: bool,
+    /// It holds images.
+    pub vision: bool,
+    /// It asks for an answer in a JSON schema.
+    pub structured_output: bool,
+    /// Estimate of its input tokens.
+    pub estimated_tokens: Option<u64>,
+    /// What equal prompt prefixes have in common (`routing.md` §8.17), at most 4,096 bytes.
+    pub cache_key: Option<String>,
+    /// What the turns of a conversation have in common (`routing.md` §10.1).
+    pub session: Option<String>,
+    /// What it is about.
+    pub intent: Intent,
+    /// `X-OmniRoute-Mode`.
+    pub mode: Option<String>,
+    /// `X-OmniRoute-Budget` in USD.
+    pub budget: Option<Finite>,
+    /// `X-OmniRoute-Budget-Fallback`.
+    pub budget_fallback: Option<BudgetFallback>,
+    /// Tags that targets must have, where any target has them.
+    pub tags: Vec<String>,
+}
+
+/// What a request is about (`routing.md` §9.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Intent {
+    /// Anything.
+    #[default]
+    General,
+    /// Writing code.
+    Coding,
+    /// Reasoning.
+    Analysis,
+}
+
+impl RequestFacts {
+    /// A request of which nothing else is known.
+    #[must_use]
+    pub fn new(model: impl Into<String>, protocol: Protocol) -> Self {
+        Self {
+            key: None,
+            model: model.into(),
+            protocol,
+            forced_connection: None,
+            member: None,
+            tools: 0,
+            tools_forbidden: false,
+            vision: false,
+            structured_output: false,
+            estimated_tokens: None,
+            cache_key: None,
+            session: None,
+            intent: Intent::default(),
+            mode: None,
+            budget: None,
+            budget_fallback: None,
+            tags: Vec::new(),
+        }
+    }
 }
 
 /// An earlier attempt of the same request, as classified when it failed.

@@ -126,9 +126,8 @@ async fn ask<C: ControlPort>(
     let body = RequestBody::parse(bytes, endpoint == Endpoint::Responses)?;
     let facts = Arc::new(RequestFacts {
         key,
-        model: body.model.clone(),
-        protocol: endpoint.protocol(),
         forced_connection,
+        ..RequestFacts::new(body.model.as_str(), endpoint.protocol())
     });
     let life = Life::begin(
         Arc::clone(shared),

@@ -122,12 +122,7 @@ impl World {
         Self {
             config: Config::build(document, 1, &Overrides::default()).unwrap(),
             view: FixedView::default(),
-            facts: RequestFacts {
-                key: None,
-                model: model.to_owned(),
-                protocol: Protocol::Openai,
-                forced_connection: None,
-            },
+            facts: RequestFacts::new(model, Protocol::Openai),
             so_far: AttemptsSoFar::default(),
             now: START,
             random: 0,

@@ -37,9 +37,7 @@ impl Admin {
         });
         let facts = RequestFacts {
             key: question.key,
-            model: question.model,
-            protocol: protocol.unwrap_or(Protocol::Openai),
-            forced_connection: None,
+            ..RequestFacts::new(question.model, protocol.unwrap_or(Protocol::Openai))
         };
         let now = self.clock.now();
         let explanation = explain(&Input {

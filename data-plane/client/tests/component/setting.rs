@@ -164,12 +164,7 @@ impl Setting {
 pub(crate) fn ask(attempt: AttemptId, model: &str) -> Ask {
     Ask {
         attempt,
-        facts: Arc::new(RequestFacts {
-            key: None,
-            model: model.to_owned(),
-            protocol: Protocol::Openai,
-            forced_connection: None,
-        }),
+        facts: Arc::new(RequestFacts::new(model, Protocol::Openai)),
         stream: false,
         so_far: Arc::new(AttemptsSoFar::default()),
         last_failure: None,

@@ -1,0 +1,205 @@
+//! Strategies: in which order targets are tried (`routing.md` §8).
+//!
+//! A strategy is one module here and one line in [`of`]. It orders [`Candidate`]s: targets of a combo, or accounts of a
+//! provider, with the same code (decision 25). It gives *all* of them in its order; what the gates exclude is skipped
+//! afterwards. The few that must know who is excluded before they order ask [`Question::is_eligible`].
+//!
+//! Strategies are pure: the past is [`Telemetry`], chance is [`Random`], and whose turn it is comes from [`Turns`].
+
+mod priority;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use crate::breaker::Phase;
+use crate::catalogue::Catalogue;
+use crate::config::{ComboConfig, Strategy};
+use crate::ids::{ComboName, ConnectionId, ModelId, ProviderId};
+use crate::number::Finite;
+use crate::random::Random;
+use crate::telemetry::Telemetry;
+use crate::time::Timestamp;
+
+use super::{Rejection, RequestFacts};
+
+/// One thing to be ordered.
+#[derive(Clone, Debug)]
+pub struct Candidate<'a> {
+    /// Identity for counts, decks, stickiness and hashes (`routing.md` §1.3, `executionKey`).
+    pub key: &'a str,
+    /// Provider.
+    pub provider: &'a ProviderId,
+    /// Model.
+    pub model: &'a ModelId,
+    /// Account, where it is one or is pinned to one.
+    pub connection: Option<&'a ConnectionId>,
+    /// Top-level step it belongs to; the candidates of a group stand together and share their weight.
+    pub group: u32,
+    /// Weight of the group, 0..=100.
+    pub weight: Finite,
+}
+
+/// Whose order is asked for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Scope {
+    /// Targets of a combo.
+    Combo(ComboName),
+    /// Accounts of a provider.
+    Accounts(ProviderId),
+}
+
+/// A counter that gives each asker the next number.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TurnKey {
+    /// Of whom.
+    pub scope: Scope,
+    /// For what.
+    pub purpose: TurnPurpose,
+}
+
+/// What turns are taken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TurnPurpose {
+    /// `round-robin`: position in the rotation. Per replica (decision 51).
+    RoundRobin,
+    /// `weighted`: which draw is in force. Per replica.
+    Weighted,
+    /// `strict-random`: position in the sequence of decks. Shared by all replicas.
+    StrictRandom,
+    /// `reset-aware`, `reset-window`: who of equals is first. Per replica.
+    Tie,
+    /// `auto`: who of a tier is first. Per replica.
+    Tier(u8),
+}
+
+impl TurnPurpose {
+    /// All replicas count together.
+    #[must_use]
+    pub fn is_shared(self) -> bool {
+        matches!(self, Self::StrictRandom)
+    }
+}
+
+/// What is owed to each candidate of a `quota-share` combo, by key (`routing.md` §11.3).
+pub type Deficits = std::collections::BTreeMap<String, i64>;
+
+/// Counters and debts. Within one decision every question has one answer, however often it is asked.
+pub trait Turns {
+    /// Takes the next number. `None`: it is counted elsewhere and has to be fetched first ([`Halt::TakeTurn`]).
+    fn take(&self, key: &TurnKey) -> Option<u64>;
+    /// The number that would be taken next.
+    fn peek(&self, key: &TurnKey) -> u64;
+    /// What is owed.
+    fn deficits(&self, combo: &ComboName) -> Arc<Deficits>;
+}
+
+/// A change of what is owed; takes effect only if nobody changed it since.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Charge {
+    /// Of which combo.
+    pub combo: ComboName,
+    /// As it was when the order was made.
+    pub before: Arc<Deficits>,
+    /// As it is to be.
+    pub after: Deficits,
+}
+
+/// Everything an order depends on.
+#[expect(missing_debug_implementations, reason = "made and used within one decision")]
+pub struct Question<'a> {
+    /// Whose order.
+    pub scope: &'a Scope,
+    /// What is to be ordered.
+    pub candidates: &'a [Candidate<'a>],
+    /// The combo's members after the cascade; for accounts the defaults.
+    pub config: &'a ComboConfig,
+    /// Prices and abilities.
+    pub catalogue: &'a Catalogue,
+    /// The request.
+    pub facts: &'a RequestFacts,
+    /// Hot state as far as strategies look at it.
+    pub conditions: &'a dyn Conditions,
+    /// The past.
+    pub telemetry: &'a dyn Telemetry,
+    /// Whose turn.
+    pub turns: &'a dyn Turns,
+    /// Chance; the same for every question of a decision.
+    pub seed: u64,
+    /// The store's time.
+    pub now: Timestamp,
+}
+
+/// What holds of candidates now.
+pub trait Conditions {
+    /// No gate excludes the candidate.
+    fn is_eligible(&self, candidate: usize) -> bool;
+    /// Where the breaker of its provider stands.
+    fn phase(&self, candidate: usize) -> Phase;
+    /// `maxConcurrent` of its connection, where it has one and a limit.
+    fn max_concurrent(&self, candidate: usize) -> Option<u32>;
+    /// How many accounts its provider has.
+    fn accounts(&self, candidate: usize) -> usize;
+}
+
+impl Question<'_> {
+    /// A fresh sequence of random numbers, the same each time it is asked for within a decision.
+    #[must_use]
+    pub fn random(&self) -> Random {
+        Random::new(self.seed)
+    }
+}
+
+/// An order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ordered {
+    /// Positions in [`Question::candidates`], each exactly once.
+    pub order: Vec<usize>,
+    /// What the order costs the first of it.
+    pub charge: Option<Charge>,
+}
+
+impl From<Vec<usize>> for Ordered {
+    fn from(order: Vec<usize>) -> Self {
+        Self {
+            order,
+            charge: None,
+        }
+    }
+}
+
+/// Why there is no order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Halt {
+    /// A number has to be fetched first; then the decision is made anew.
+    TakeTurn(TurnKey),
+    /// The request ends with this answer.
+    Reject(Box<Rejection>),
+}
+
+/// A way to order.
+pub trait Order: Debug + Sync {
+    /// Unpinned targets are expanded to the accounts of their provider first.
+    fn expands_accounts(&self) -> bool {
+        false
+    }
+
+    /// The order is that of the combo, so nothing needs to be asked for it.
+    fn keeps_order(&self) -> bool {
+        false
+    }
+
+    /// Orders all candidates.
+    ///
+    /// # Errors
+    /// [`Halt`]: something must happen first, or the request ends here.
+    fn order(&self, question: &Question<'_>) -> Result<Ordered, Halt>;
+}
+
+/// The code of a strategy.
+#[must_use]
+pub fn of(strategy: Strategy) -> &'static dyn Order {
+    match strategy {
+        Strategy::Priority => &priority::Priority,
+        _ => &priority::Priority,
+    }
+}

@@ -84,7 +84,11 @@ impl Catalogue {
     pub fn new(rows: impl IntoIterator<Item = (ProviderId, ModelId, ModelInfo)>) -> Self {
         let mut catalogue = Self::default();
         for (provider, model, info) in rows {
-            catalogue.rows.entry(provider).or_default().insert(model, info);
+            catalogue
+                .rows
+                .entry(provider)
+                .or_default()
+                .insert(model, info);
         }
         catalogue
     }

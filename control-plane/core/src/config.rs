@@ -29,7 +29,9 @@ pub(crate) use step::split_model;
 pub use violations::MAX_VIOLATIONS;
 pub(crate) use violations::Violations;
 
+use crate::catalogue::Catalogue;
 use crate::ids::{ComboName, ConnectionId, KeyId, ModelId, ProviderId};
+use crate::number::Finite;
 pub use crate::secret_source::SecretSource;
 use crate::settings::{ProviderClass, ProviderPolicy, Settings, WrittenSettings};
 
@@ -214,6 +216,8 @@ pub struct Config {
     pub connections: BTreeMap<ConnectionId, Arc<Connection>>,
     /// Which provider a bare model name means: the first, as written, that lists it.
     pub bare_models: BTreeMap<ModelId, ProviderId>,
+    /// What models cost and can do.
+    pub catalogue: Catalogue,
 }
 
 /// A provider as decisions need it.
@@ -234,6 +238,8 @@ pub struct ProviderEntry {
 pub struct ComboEntry {
     /// As written.
     pub combo: Combo,
+    /// Its members after the cascade (`routing.md` §1.5).
+    pub config: ComboConfig,
     /// Its steps as targets.
     pub targets: Vec<ComboTarget>,
 }
@@ -247,6 +253,18 @@ pub struct ComboTarget {
     pub model: ModelId,
     /// Pinned to this connection.
     pub connection: Option<ConnectionId>,
+    /// Its identity for counts, decks and stickiness (`routing.md` §1.3, `executionKey`).
+    pub key: Arc<str>,
+    /// Position of the top-level step it comes from.
+    pub group: u32,
+    /// Weight of that step, 0..=100.
+    pub weight: Finite,
+    /// Only these accounts; empty = all.
+    pub allowed_connections: Vec<ConnectionId>,
+    /// Tags that requests may ask for.
+    pub tags: Vec<String>,
+    /// `priority`: the walk goes on from here only when its quota is used up (`routing.md` §5.7).
+    pub fallback_only_on_quota_exhaustion: bool,
 }
 
 fn default_priority() -> u32 {

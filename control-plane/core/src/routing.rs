@@ -3,7 +3,9 @@
 //!
 //! | room | what it holds |
 //! |---|---|
-//! | `resolve` | from the model name of a request to targets |
+//! | `resolve`, `pool` | from the model name of a request to targets, accounts of them where a strategy needs them |
+//! | `order`, [`strategy`] | the order in which targets and accounts are tried |
+//! | `turns` | counters that strategies take turns with |
 //! | `private_view` | the view with the request's own failures in it |
 //! | `gates`, `exclusion` | the ordered list of reasons to skip an account, and what was skipped |
 //! | `exhaustion` | what earlier attempts of the same request rule out |
@@ -20,6 +22,8 @@ mod exclusion;
 mod exhaustion;
 mod explain;
 mod gates;
+mod order;
+mod pool;
 mod private_view;
 mod progress;
 mod resolve;
@@ -27,6 +31,7 @@ pub mod strategy;
 mod terminal;
 #[cfg(test)]
 mod tests;
+mod turns;
 mod wait;
 
 use std::fmt;
@@ -40,13 +45,17 @@ use crate::ids::{ConnectionId, EgressId, ModelId, ProviderId, Shard};
 use crate::number::Finite;
 use crate::outcome::Attempt;
 use crate::state::{ConnectionState, ProviderState};
+use crate::telemetry::Telemetry;
 use crate::time::Timestamp;
 use crate::version::Version;
+
+use strategy::{Charge, TurnKey, Turns};
 
 pub use driver::{decide, next_target_same_provider};
 pub use exclusion::MAX_EXCLUSIONS;
 pub use explain::{ExplainedTarget, Explanation, MAX_EXPLAINED, explain};
 pub use resolve::{Route, resolve};
+pub use turns::{Counters, DecisionTurns};
 pub use wait::{CoolingTimer, WaitPolicy, cooldown_wait};
 
 /// Hot state as decisions read it. Absent means: nothing ever happened there.
@@ -164,6 +173,8 @@ pub struct AttemptsSoFar {
     pub waits: u32,
     /// Time spent in them, in ms.
     pub waited_ms: u64,
+    /// The order of the targets, as positions in the resolved list, from the first dispatch on; empty: as listed.
+    pub order: Vec<u32>,
 }
 
 /// Everything a decision depends on.
@@ -181,7 +192,11 @@ pub struct Input<'a> {
     pub egress: Option<&'a EgressId>,
     /// The store's time.
     pub now: Timestamp,
-    /// Any number; only jitter comes from it.
+    /// What is known of the past.
+    pub telemetry: &'a dyn Telemetry,
+    /// Whose turn it is.
+    pub turns: &'a dyn Turns,
+    /// Any number; jitter and the draws of strategies come from it.
     pub random: u64,
     /// Whether a credential is known for a connection. One without is as good as switched off.
     pub has_credential: &'a dyn Fn(&ConnectionId) -> bool,
@@ -210,6 +225,8 @@ pub enum Decision {
     Wait(Wait),
     /// Answer the client.
     Reject(Box<Rejection>),
+    /// Fetch a number that all replicas count together, then decide again with it.
+    TakeTurn(TurnKey),
 }
 
 /// Where an attempt goes.
@@ -235,6 +252,12 @@ pub struct Dispatch {
     pub target: u32,
     /// What was excluded before this one was chosen, in order, at most [`MAX_EXCLUSIONS`].
     pub excluded: Vec<Exclusion>,
+    /// For [`AttemptsSoFar::order`].
+    pub order: Vec<u32>,
+    /// What this dispatch costs its target; if somebody else changed what is owed since, the decision is made anew.
+    pub charge: Option<Charge>,
+    /// A counter that is raised to at least this number, because another target than the one whose turn it was serves.
+    pub raise: Option<(TurnKey, u64)>,
 }
 
 /// A wait before the next decision.

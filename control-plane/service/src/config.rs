@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwapOption;
 use tidegate_core::config::{ApiKey, Config};
 use tidegate_core::ids::{ConnectionId, KeyId};
+use tidegate_core::routing::Counters;
 use tidegate_core::settings::Overrides;
 use tidegate_proto::config::v1 as proto;
 use tidegate_store::durable::{DurableStore, DurableStoreError, StoredDocument, StoredVersion};
@@ -54,6 +55,8 @@ pub(crate) struct Current {
     pub(crate) credentials: BTreeMap<ConnectionId, Credential>,
     /// Grows with each renewed access token, while the version stays.
     pub(crate) secrets_revision: u64,
+    /// Whose turn it is.
+    pub(crate) counters: Arc<Counters>,
     /// The same as data planes get it.
     pub(crate) snapshot: Arc<proto::Snapshot>,
 }
@@ -230,7 +233,10 @@ impl Published {
         let credentials = credentials::open(&self.sealer, &stored.secrets.credentials)
             .map_err(|reason| LoadError::Sealed { version, reason })?;
         let in_force = self.current();
-        if let Some(current) = in_force.filter(|current| current.config.version == version) {
+        if let Some(current) = in_force
+            .as_ref()
+            .filter(|current| current.config.version == version)
+        {
             // Only access tokens were renewed.
             let snapshot = proto::Snapshot {
                 credentials: credentials::to_proto(&credentials),
@@ -242,6 +248,7 @@ impl Published {
                 keys: current.keys.clone(),
                 credentials,
                 secrets_revision,
+                counters: Arc::clone(&current.counters),
                 snapshot: Arc::new(snapshot),
             });
         }
@@ -260,7 +267,9 @@ impl Published {
             credentials_revision: secrets_revision,
             overrides: self.environment.clone().into_iter().collect(),
         };
+        let known = in_force.as_ref().map(|current| &*current.counters);
         Ok(Current {
+            counters: Arc::new(Counters::of(&config, known, rand::random())),
             keys: config
                 .keys
                 .values()

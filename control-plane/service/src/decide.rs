@@ -20,11 +20,12 @@ use tidegate_core::config::Config;
 use tidegate_core::ids::{AttemptId, ConnectionId, EgressId, KeyId, ProviderId, Shard};
 use tidegate_core::outcome::{Attempt, Outcome};
 use tidegate_core::routing::{
-    AttemptsSoFar, Decision, Dispatch, Input, PriorAttempt, RequestFacts, View as RoutingView,
-    decide, next_target_same_provider, resolve,
+    AttemptsSoFar, Decision, DecisionTurns, Dispatch, Input, PriorAttempt, RequestFacts,
+    View as RoutingView, decide, next_target_same_provider, resolve,
 };
 use tidegate_core::settings::StreamSettings;
 use tidegate_core::state::{ConnectionState, ProviderState};
+use tidegate_core::telemetry::NoTelemetry;
 use tidegate_core::time::Timestamp;
 use tidegate_core::version::Version;
 use tokio_util::task::TaskTracker;
@@ -60,6 +61,8 @@ impl Default for DecisionLimits {
 const CATCH_UP_LIMIT: Duration = Duration::from_millis(15);
 /// Probes lost or refused in one decision after which it is made without any.
 const MAX_PROBES: u32 = 4;
+/// How often a decision is made anew because others were faster at what it rests on.
+const MAX_CONFLICTS: u32 = 16;
 
 /// What is asked.
 #[derive(Clone, Debug)]
@@ -174,6 +177,8 @@ impl Decider {
                 Decision::Dispatch(_) => Step::Dispatch,
                 Decision::Wait(_) => Step::Wait,
                 Decision::Reject(_) => Step::Reject,
+                // Taken before a decision is an answer.
+                Decision::TakeTurn(_) => Step::Invalid,
             },
             Err(_) => Step::Invalid,
         };
@@ -218,7 +223,7 @@ impl Decider {
         let route = resolve(config, &facts.model);
         let attempt = match &decision {
             Decision::Dispatch(dispatch) => Some(attempt_of(&current, attempt, dispatch, egress)),
-            Decision::Wait(_) | Decision::Reject(_) => None,
+            Decision::Wait(_) | Decision::Reject(_) | Decision::TakeTurn(_) => None,
         };
         Ok(Answer {
             next_target_same_provider: route
@@ -248,13 +253,16 @@ impl Decider {
     ) -> Decision {
         let has_credential =
             |connection: &ConnectionId| current.credentials.contains_key(connection);
+        let random = rand::random();
         let mut view = Corrected {
             view: &self.view,
             attempt,
             providers: BTreeMap::new(),
         };
         let deadline = began + self.limits.decide;
+        let turns = DecisionTurns::new(&current.counters);
         let mut probes: u32 = 0;
+        let mut conflicts: u32 = 0;
         loop {
             let decision = decide(&Input {
                 config: &current.config,
@@ -262,15 +270,27 @@ impl Decider {
                 facts,
                 so_far,
                 egress,
+                telemetry: &NoTelemetry,
+                turns: &turns,
                 now: self.clock.now(),
-                random: rand::random(),
+                random,
                 has_credential: &has_credential,
             });
-            let Decision::Dispatch(dispatch) = &decision else {
-                return decision;
+            let dispatch = match &decision {
+                Decision::Dispatch(dispatch) => dispatch,
+                Decision::TakeTurn(key) => {
+                    turns.fetched(key.clone(), None);
+                    continue;
+                }
+                Decision::Wait(_) | Decision::Reject(_) => return decision,
             };
             if !dispatch.needs_probe {
-                return decision;
+                // Under a storm of equal requests an order that is a little unfair beats none.
+                if current.counters.settle(dispatch) || conflicts >= MAX_CONFLICTS {
+                    return decision;
+                }
+                conflicts = conflicts.saturating_add(1);
+                continue;
             }
             probes = probes.saturating_add(1);
             let provider = &dispatch.provider;
@@ -280,7 +300,11 @@ impl Decider {
                 self.take_probe(current, provider, attempt, deadline).await
             };
             match taken {
-                Probe::Taken => return decision,
+                Probe::Taken => {
+                    // Asking again would cost the probe; being a little unfair does not.
+                    let _settled = current.counters.settle(dispatch);
+                    return decision;
+                }
                 Probe::Refused(state) => {
                     view.providers.insert(provider.clone(), state);
                 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use secrecy::SecretString;
 use tidegate_core::config::Config;
 use tidegate_core::ids::ConnectionId;
+use tidegate_core::routing::Counters;
 use tidegate_core::settings::Overrides;
 use tidegate_proto::config::v1 as proto;
 use tidegate_wire::{WireError, document};
@@ -43,7 +44,9 @@ impl Inner {
             tracing::debug!(version, "passed over an older configuration");
             return Ok(());
         }
-        let snapshot = match build(&message) {
+        let in_force = self.snapshot.load_full();
+        let counters = in_force.as_ref().map(|snapshot| &*snapshot.counters);
+        let snapshot = match build(&message, counters) {
             Ok(snapshot) => snapshot,
             Err(error) => {
                 self.metrics.configurations_refused.inc();
@@ -100,6 +103,7 @@ impl Inner {
             config: Arc::clone(&current.config),
             credentials,
             credentials_revision: revision,
+            counters: Arc::clone(&current.counters),
         })));
         self.newest_snapshot.send_if_modified(|kept| {
             let Some(kept) = kept.as_mut().filter(|kept| kept.version == version) else {
@@ -127,7 +131,7 @@ fn merge(kept: &mut Vec<proto::Credential>, renewed: Vec<proto::Credential>) {
     }
 }
 
-fn build(message: &proto::Snapshot) -> Result<Snapshot, InstallError> {
+fn build(message: &proto::Snapshot, counters: Option<&Counters>) -> Result<Snapshot, InstallError> {
     let document = document::from_proto(message.document.clone().unwrap_or_default())?;
     let overrides = Overrides::from_environment(&message.overrides);
     let config =
@@ -140,6 +144,7 @@ fn build(message: &proto::Snapshot) -> Result<Snapshot, InstallError> {
             }
         })?;
     Ok(Snapshot {
+        counters: Arc::new(Counters::of(&config, counters, rand::random())),
         config: Arc::new(config),
         credentials: message.credentials.iter().filter_map(credential).collect(),
         credentials_revision: message.credentials_revision,

@@ -10,7 +10,9 @@ use tidegate_core::classify::Classification;
 use tidegate_core::config::Config;
 use tidegate_core::ids::{AttemptId, ConnectionId, EgressId, KeyId, ModelId, ProviderId};
 use tidegate_core::outcome::{Attempt, Outcome};
-use tidegate_core::routing::{AttemptsSoFar, Exclusion, Rejection, RequestFacts, WaitKind};
+use tidegate_core::routing::{
+    AttemptsSoFar, Counters, Exclusion, Rejection, RequestFacts, WaitKind,
+};
 use tidegate_core::time::Timestamp;
 
 /// Configuration and credentials at one version. Immutable; a newer one replaces it whole.
@@ -22,6 +24,8 @@ pub struct Snapshot {
     pub credentials: BTreeMap<ConnectionId, Credential>,
     /// Grows when credentials change while the configuration does not.
     pub credentials_revision: u64,
+    /// Whose turn it is, for decisions made here.
+    pub counters: Arc<Counters>,
 }
 
 /// The secret of one connection.
@@ -115,6 +119,8 @@ pub struct Dispatch {
     pub excluded: Vec<Exclusion>,
     /// Limits of the attempt.
     pub deadlines: Deadlines,
+    /// The order of the targets, for [`AttemptsSoFar::order`].
+    pub order: Vec<u32>,
 }
 
 /// Limits of one attempt (`sessions-and-streams.md` §4.6). `None` = no limit.

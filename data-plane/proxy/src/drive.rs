@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use http::header::{CACHE_CONTROL, RETRY_AFTER, WARNING};
 use http::{HeaderMap, HeaderValue, Response};
-use tidegate_core::config::{AccountStrategy, Config, Strategy};
+use tidegate_core::config::Config;
 use tidegate_core::outcome::{LocalFault, Outcome};
 use tidegate_core::routing::{AttemptsSoFar, PriorAttempt, Rejection, RequestFacts, WaitKind};
 use tidegate_plane_client::{Answer, Ask, Dispatch, LastFailure, Step};
@@ -159,6 +159,10 @@ impl<C: ControlPort> Drive<C> {
             ..
         } = &self.request;
         let snapshot = self.shared.control.snapshot();
+        if self.so_far.order.is_empty() && !dispatch.order.is_empty() {
+            let order = std::mem::take(&mut dispatch.order);
+            Arc::make_mut(&mut self.so_far).order = order;
+        }
         self.strategy = snapshot
             .as_deref()
             .and_then(|snapshot| strategy(&snapshot.config, &self.request.facts.model, &dispatch));
@@ -324,14 +328,10 @@ fn whole(answer: Answered) -> Response<ReplyBody> {
 /// The combo's strategy; of a model that is no combo, the one that chose the account (`routing.md` §5.0).
 fn strategy(config: &Config, model: &str, dispatch: &Dispatch) -> Option<&'static str> {
     if let Some(entry) = config.combo(model) {
-        return Some(match entry.combo.strategy {
-            Strategy::Priority => "priority",
-        });
+        return Some(entry.combo.strategy.as_str());
     }
     let entry = config.provider(&dispatch.attempt.provider)?;
-    Some(match entry.provider.account_strategy {
-        AccountStrategy::FillFirst => "fill-first",
-    })
+    Some(entry.provider.account_strategy.strategy().as_str())
 }
 
 fn dialect(endpoint: Endpoint) -> Dialect {

@@ -1,9 +1,12 @@
 //! Requests, decisions and exclusions.
 
 use tidegate_core::classify::{Classification, Origin};
-use tidegate_core::config::Protocol;
-use tidegate_core::ids::RuleId;
-use tidegate_core::routing::{AttemptsSoFar, Exclusion, PriorAttempt, Rejection};
+use tidegate_core::config::{BudgetFallback, Protocol};
+use tidegate_core::ids::{ConnectionId, NameError, RuleId};
+use tidegate_core::number::Finite;
+use tidegate_core::routing::{
+    AttemptsSoFar, Exclusion, Intent, PriorAttempt, Rejection, RequestFacts,
+};
 use tidegate_core::time::Timestamp;
 use tidegate_proto::common::v1 as common;
 use tidegate_proto::routing::v1 as routing;
@@ -12,6 +15,112 @@ use crate::{WireError, attempt};
 
 /// Most prior attempts in one request (`routing.md` §1.5, hard cap of `maxGlobalAttempts`).
 pub const MAX_PRIOR_ATTEMPTS: usize = 200;
+
+/// Most targets in the order of one request: the steps of a combo, or what they are expanded to.
+pub const MAX_ORDER: usize = 10_000;
+/// Longest cache key of a request, in bytes (`routing.md` §8.17).
+pub const MAX_CACHE_KEY_BYTES: usize = 4_096;
+/// Longest other text of a request's facts, in bytes.
+pub const MAX_FACT_BYTES: usize = 128;
+/// Most tags of a request.
+pub const MAX_TAGS: usize = 16;
+
+/// What routing needs to know of a request, as a message.
+#[must_use]
+pub fn facts_to_proto(facts: &RequestFacts, stream: bool) -> routing::RequestFacts {
+    routing::RequestFacts {
+        key_id: facts
+            .key
+            .as_ref()
+            .map(|key| key.id.to_string())
+            .unwrap_or_default(),
+        model: facts.model.clone(),
+        protocol: protocol_to_proto(facts.protocol).into(),
+        forced_connection: facts
+            .forced_connection
+            .as_ref()
+            .map(ToString::to_string)
+            .unwrap_or_default(),
+        stream,
+        member: facts.member,
+        tools: facts.tools,
+        tools_forbidden: facts.tools_forbidden,
+        vision: facts.vision,
+        structured_output: facts.structured_output,
+        estimated_tokens: facts.estimated_tokens,
+        cache_key: facts.cache_key.clone().unwrap_or_default(),
+        session: facts.session.clone().unwrap_or_default(),
+        intent: match facts.intent {
+            Intent::General => routing::Intent::Unspecified,
+            Intent::Coding => routing::Intent::Coding,
+            Intent::Analysis => routing::Intent::Analysis,
+        }
+        .into(),
+        mode: facts.mode.clone().unwrap_or_default(),
+        budget: facts.budget.map(Finite::get),
+        budget_fallback: facts
+            .budget_fallback
+            .as_ref()
+            .map(serde_word)
+            .unwrap_or_default(),
+        tags: facts.tags.clone(),
+    }
+}
+
+/// What routing needs to know of a request, from a message. Its key is not looked up here.
+///
+/// # Errors
+/// When a member is too long or not understood.
+pub fn facts_from_proto(facts: routing::RequestFacts) -> Result<RequestFacts, WireError> {
+    let text = |field: &str, text: String, limit: usize| match text.len() {
+        0 => Ok(None),
+        bytes if bytes > limit => Err(WireError::invalid(format!("facts.{field}"), "too long")),
+        _ => Ok(Some(text)),
+    };
+    let intent = facts.intent();
+    let too_many_tags = facts.tags.len() > MAX_TAGS;
+    if too_many_tags || facts.tags.iter().any(|tag| tag.len() > MAX_FACT_BYTES) {
+        return Err(WireError::invalid("facts.tags", "too many or too long"));
+    }
+    let forced = facts.forced_connection;
+    Ok(RequestFacts {
+        forced_connection: if forced.is_empty() {
+            None
+        } else {
+            let invalid =
+                |error: NameError| WireError::invalid("facts.forced_connection", error.to_string());
+            Some(ConnectionId::new(forced).map_err(invalid)?)
+        },
+        member: facts.member,
+        tools: facts.tools,
+        tools_forbidden: facts.tools_forbidden,
+        vision: facts.vision,
+        structured_output: facts.structured_output,
+        estimated_tokens: facts.estimated_tokens,
+        cache_key: text("cache_key", facts.cache_key, MAX_CACHE_KEY_BYTES)?,
+        session: text("session", facts.session, MAX_FACT_BYTES)?,
+        // A newer build's word for what this one does not tell apart is anything.
+        intent: match intent {
+            routing::Intent::Unspecified => Intent::General,
+            routing::Intent::Coding => Intent::Coding,
+            routing::Intent::Analysis => Intent::Analysis,
+        },
+        mode: text("mode", facts.mode, MAX_FACT_BYTES)?,
+        budget: facts
+            .budget
+            .map(Finite::new)
+            .transpose()
+            .map_err(|error| WireError::invalid("facts.budget", error.to_string()))?,
+        budget_fallback: match facts.budget_fallback.as_str() {
+            "" => None,
+            "cheapest" => Some(BudgetFallback::Cheapest),
+            "strict" => Some(BudgetFallback::Strict),
+            _ => return Err(WireError::invalid("facts.budget_fallback", "unknown word")),
+        },
+        tags: facts.tags,
+        ..RequestFacts::new(facts.model, protocol_from_proto(facts.protocol)?)
+    })
+}
 
 /// A protocol as its enum value.
 #[must_use]
@@ -88,6 +197,7 @@ pub fn so_far_to_proto(so_far: &AttemptsSoFar) -> routing::AttemptsSoFar {
             .collect(),
         waits: so_far.waits,
         waited_ms: so_far.waited_ms,
+        order: so_far.order.clone(),
     }
 }
 
@@ -103,6 +213,9 @@ pub fn so_far_from_proto(
     };
     if so_far.attempts.len() > MAX_PRIOR_ATTEMPTS {
         return Err(WireError::invalid("so_far.attempts", "too many"));
+    }
+    if so_far.order.len() > MAX_ORDER {
+        return Err(WireError::invalid("so_far.order", "too many"));
     }
     let attempts = so_far
         .attempts
@@ -121,6 +234,7 @@ pub fn so_far_from_proto(
         attempts,
         waits: so_far.waits,
         waited_ms: so_far.waited_ms,
+        order: so_far.order,
     })
 }
 

@@ -25,7 +25,9 @@ pub struct Combo {
 }
 
 /// In which order targets are tried (`routing.md` §8).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(rename_all = "kebab-case")]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub enum Strategy {
@@ -73,8 +75,39 @@ pub enum Strategy {
     QuotaShare,
 }
 
+impl Strategy {
+    /// Its word in documents and headers.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Priority => "priority",
+            Self::Weighted => "weighted",
+            Self::RoundRobin => "round-robin",
+            Self::ContextRelay => "context-relay",
+            Self::FillFirst => "fill-first",
+            Self::P2c => "p2c",
+            Self::Random => "random",
+            Self::LeastUsed => "least-used",
+            Self::CostOptimized => "cost-optimized",
+            Self::ResetAware => "reset-aware",
+            Self::ResetWindow => "reset-window",
+            Self::Headroom => "headroom",
+            Self::StrictRandom => "strict-random",
+            Self::Auto => "auto",
+            Self::Lkgp => "lkgp",
+            Self::ContextOptimized => "context-optimized",
+            Self::CacheOptimized => "cache-optimized",
+            Self::Fusion => "fusion",
+            Self::Pipeline => "pipeline",
+            Self::QuotaShare => "quota-share",
+        }
+    }
+}
+
 /// How an account is chosen among a provider's connections (decision 25). The same code as the strategies of combos.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(rename_all = "kebab-case")]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub enum AccountStrategy {

@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
+use crate::catalogue::Catalogue;
 use crate::classify::{self, RuleBooks};
 use crate::ids::{ComboName, ConnectionId, ModelId, ProviderId};
+use crate::number::Finite;
 use crate::settings::{Overrides, ProviderPolicy, Settings, StoredReading};
 
 use super::{
@@ -96,6 +98,7 @@ impl Config {
                 .map(|connection| (connection.id.clone(), connection))
                 .collect(),
             bare_models: bare_models(&document),
+            catalogue: Catalogue::default(),
             document: Arc::new(document),
             settings: Arc::new(settings),
             mended,
@@ -172,17 +175,25 @@ fn combos(document: &Document) -> BTreeMap<ComboName, ComboEntry> {
             let targets = combo
                 .steps
                 .iter()
-                .filter_map(|step| {
+                .enumerate()
+                .filter_map(|(index, step)| {
                     let (provider, model) = split_model(step.model())?;
                     Some(ComboTarget {
                         provider,
                         model,
                         connection: step.connection().cloned(),
+                        key: format!("{}-model-{}", combo.name, index.saturating_add(1)).into(),
+                        group: u32::try_from(index).unwrap_or(u32::MAX),
+                        weight: Finite::ZERO,
+                        allowed_connections: Vec::new(),
+                        tags: Vec::new(),
+                        fallback_only_on_quota_exhaustion: false,
                     })
                 })
                 .collect();
             let entry = ComboEntry {
                 combo: combo.clone(),
+                config: combo.config.clone(),
                 targets,
             };
             (combo.name.clone(), entry)

@@ -15,8 +15,10 @@ use crate::time::Timestamp;
 use super::exclusion::Exclusions;
 use super::exhaustion::Exhaustion;
 use super::gates::{self, Candidate, Hit};
+use super::order;
 use super::private_view::PrivateView;
 use super::resolve::Route;
+use super::strategy::Halt;
 use super::{Exclusion, ExclusionReason, Input};
 
 /// What is the same for all targets of a decision.
@@ -68,80 +70,129 @@ pub(super) struct Account<'a> {
 
 impl<'a> Scene<'a> {
     /// The account of the target to use at `at`, or `None`. What was excluded on the way is added.
+    ///
+    /// # Errors
+    /// [`Halt`] of the provider's account strategy.
     pub(super) fn choose(
         &self,
-        target: &'a ComboTarget,
+        target: &ComboTarget,
         past: Past<'_>,
         at: Timestamp,
         excluded: &mut Exclusions,
-    ) -> Option<Account<'a>> {
+    ) -> Result<Option<Account<'a>>, Halt> {
         let mut found = Exclusions::default();
-        let mut account = self.first_admitted(target, past, at, false, &mut found);
+        let mut account = self.first_admitted(target, past, at, false, &mut found)?;
         if account.is_none() && !past.retry && past.exhaustion.relaxes_cooldown(target) {
             let mut relaxed = Exclusions::default();
-            account = self.first_admitted(target, past, at, true, &mut relaxed);
+            account = self.first_admitted(target, past, at, true, &mut relaxed)?;
             if account.is_some() {
                 found = relaxed;
             }
         }
         excluded.append(found);
-        account
+        Ok(account)
+    }
+
+    /// Whether any account of the target could be used now by a request that sent nothing yet.
+    pub(super) fn has_eligible_account(&self, target: &ComboTarget) -> bool {
+        let Some(entry) = self.input.config.provider(&target.provider) else {
+            return false;
+        };
+        let exhaustion = Exhaustion::default();
+        let surroundings = self.surroundings(target, entry, self.input.now);
+        let past = Past::of_fresh_target(&exhaustion);
+        for connection in self.accounts(target, entry) {
+            match surroundings.hit(connection, past, false).1 {
+                None => return true,
+                Some(hit) if hit.whole_target => return false,
+                Some(_) => {}
+            }
+        }
+        false
+    }
+
+    /// Where the breaker of the target's provider stands now.
+    pub(super) fn phase(&self, target: &ComboTarget) -> Phase {
+        match self.input.config.provider(&target.provider) {
+            Some(entry) => {
+                let state = self.view.provider(&target.provider);
+                phase(state.as_deref(), entry, self.input.now)
+            }
+            None => Phase::Closed,
+        }
+    }
+
+    fn surroundings<'b>(
+        &'b self,
+        target: &'b ComboTarget,
+        entry: &'b ProviderEntry,
+        at: Timestamp,
+    ) -> Surroundings<'b> {
+        let provider = self.view.provider(&target.provider);
+        Surroundings {
+            input: self.input,
+            route: self.route,
+            view: self.view,
+            target,
+            entry,
+            phase: phase(provider.as_deref(), entry, at),
+            provider,
+            egress_lock: self.egress_lock(entry, at),
+            at,
+        }
     }
 
     fn first_admitted(
         &self,
-        target: &'a ComboTarget,
+        target: &ComboTarget,
         past: Past<'_>,
         at: Timestamp,
         ignore_cooldown: bool,
         excluded: &mut Exclusions,
-    ) -> Option<Account<'a>> {
+    ) -> Result<Option<Account<'a>>, Halt> {
         let entry = self.input.config.provider(&target.provider);
         let accounts = entry.map_or(&[][..], |entry| self.accounts(target, entry));
         let (Some(entry), false) = (entry, accounts.is_empty()) else {
             excluded.push(no_account(target));
-            return None;
+            return Ok(None);
         };
-        let provider = self.view.provider(&target.provider);
-        let phase = phase(provider.as_deref(), entry, at);
-        let egress_lock = self.egress_lock(entry, at);
-        for connection in accounts {
-            let state = self.view.connection(&target.provider, &connection.id);
-            let candidate = Candidate {
-                input: self.input,
-                route: self.route,
-                target,
-                entry,
-                provider: provider.as_deref(),
-                phase,
-                egress_lock: egress_lock.as_ref(),
-                connection,
-                state: state.as_ref(),
-                exhaustion: past.exhaustion,
-                tried: past.tried,
-                ignore_cooldown,
-                at,
+        let surroundings = self.surroundings(target, entry, at);
+        let is_eligible = |connection: &Connection| {
+            surroundings
+                .hit(connection, past, ignore_cooldown)
+                .1
+                .is_none()
+        };
+        let order = order::accounts(self, target, accounts, surroundings.phase, &is_eligible)?;
+        for rank in 0..accounts.len() {
+            let position = match &order {
+                None => rank,
+                Some(order) => order.get(rank).copied().unwrap_or(usize::MAX),
             };
-            let Some(hit) = gates::first_hit(&candidate) else {
-                return Some(Account {
+            let Some(connection) = accounts.get(position) else {
+                continue;
+            };
+            let (state, hit) = surroundings.hit(connection, past, ignore_cooldown);
+            let Some(hit) = hit else {
+                return Ok(Some(Account {
                     entry,
                     connection,
-                    phase,
-                    clean: is_clean(provider.as_deref(), state.as_deref()),
-                });
+                    phase: surroundings.phase,
+                    clean: is_clean(surroundings.provider.as_deref(), state.as_deref()),
+                }));
             };
             excluded.push(exclusion(target, &connection.id, &hit));
             if hit.whole_target {
-                return None;
+                return Ok(None);
             }
         }
-        None
+        Ok(None)
     }
 
     /// Calls `visit` for every account of the target with everything that excludes it at `at`.
     pub(super) fn for_each_account(
         &self,
-        target: &'a ComboTarget,
+        target: &ComboTarget,
         past: Past<'_>,
         at: Timestamp,
         mut visit: impl FnMut(&'a Arc<Connection>, &[Hit]),
@@ -149,29 +200,17 @@ impl<'a> Scene<'a> {
         let Some(entry) = self.input.config.provider(&target.provider) else {
             return;
         };
-        let provider = self.view.provider(&target.provider);
-        let phase = phase(provider.as_deref(), entry, at);
-        let egress_lock = self.egress_lock(entry, at);
+        let surroundings = self.surroundings(target, entry, at);
         let mut hits = Vec::new();
         for connection in self.accounts(target, entry) {
-            let state = self.view.connection(&target.provider, &connection.id);
-            let candidate = Candidate {
-                input: self.input,
-                route: self.route,
-                target,
-                entry,
-                provider: provider.as_deref(),
-                phase,
-                egress_lock: egress_lock.as_ref(),
-                connection,
-                state: state.as_ref(),
-                exhaustion: past.exhaustion,
-                tried: past.tried,
-                ignore_cooldown: false,
-                at,
-            };
+            let state = surroundings.state(connection);
             hits.clear();
-            hits.extend(gates::all_hits(&candidate));
+            hits.extend(gates::all_hits(&surroundings.candidate(
+                connection,
+                state.as_ref(),
+                past,
+                false,
+            )));
             visit(connection, &hits);
         }
     }
@@ -198,6 +237,62 @@ impl<'a> Scene<'a> {
                 std::slice::from_ref(connection)
             }
             Some(_) | None => &[],
+        }
+    }
+}
+
+/// What the gates look at that is the same for all accounts of a target.
+struct Surroundings<'a> {
+    input: &'a Input<'a>,
+    route: &'a Route<'a>,
+    view: &'a PrivateView<'a>,
+    target: &'a ComboTarget,
+    entry: &'a ProviderEntry,
+    phase: Phase,
+    provider: Option<Arc<ProviderState>>,
+    egress_lock: Option<EgressLock>,
+    at: Timestamp,
+}
+
+impl Surroundings<'_> {
+    fn state(&self, connection: &Connection) -> Option<Arc<ConnectionState>> {
+        self.view.connection(&self.target.provider, &connection.id)
+    }
+
+    /// The account's state, and the first gate that excludes it.
+    fn hit(
+        &self,
+        connection: &Connection,
+        past: Past<'_>,
+        ignore_cooldown: bool,
+    ) -> (Option<Arc<ConnectionState>>, Option<Hit>) {
+        let state = self.state(connection);
+        let candidate = self.candidate(connection, state.as_ref(), past, ignore_cooldown);
+        let hit = gates::first_hit(&candidate);
+        (state, hit)
+    }
+
+    fn candidate<'b>(
+        &'b self,
+        connection: &'b Connection,
+        state: Option<&'b Arc<ConnectionState>>,
+        past: Past<'b>,
+        ignore_cooldown: bool,
+    ) -> Candidate<'b> {
+        Candidate {
+            input: self.input,
+            route: self.route,
+            target: self.target,
+            entry: self.entry,
+            provider: self.provider.as_deref(),
+            phase: self.phase,
+            egress_lock: self.egress_lock.as_ref(),
+            connection,
+            state,
+            exhaustion: past.exhaustion,
+            tried: past.tried,
+            ignore_cooldown,
+            at: self.at,
         }
     }
 }

@@ -15,9 +15,11 @@ use crate::version::{Mark, Version};
 use super::accounts::{Account, Past, Scene};
 use super::exclusion::Exclusions;
 use super::exhaustion::{Exhaustion, effect, is_input_bound};
+use super::order::Sequence;
 use super::private_view::PrivateView;
 use super::progress::{Progress, Tries, results};
 use super::resolve::{Route, resolve};
+use super::strategy::Halt;
 use super::wait::{CoolingTimer, cooldown_wait};
 use super::{
     Decision, Dispatch, ExclusionReason, Input, PriorAttempt, Rejection, Wait, WaitKind, terminal,
@@ -38,7 +40,7 @@ pub fn decide(input: &Input<'_>) -> Decision {
                 route: &route,
                 view: &view,
             };
-            Driver { scene }.decide()
+            Driver::decide(scene)
         }
     }
 }
@@ -55,7 +57,9 @@ pub fn next_target_same_provider(
         Decision::Dispatch(next) if route.combo.is_some() => {
             moved_on_at_provider(last, &next.provider, next.pass, next.target)
         }
-        Decision::Dispatch(_) | Decision::Wait(_) | Decision::Reject(_) => false,
+        Decision::Dispatch(_) | Decision::Wait(_) | Decision::Reject(_) | Decision::TakeTurn(_) => {
+            false
+        }
     }
 }
 
@@ -71,6 +75,32 @@ pub(super) fn moved_on_at_provider(
 
 fn reject(rejection: Rejection) -> Decision {
     Decision::Reject(Box::new(rejection))
+}
+
+/// The request ends with its last failure, whatever targets are left.
+fn ends_request(scene: &Scene<'_>, last: &PriorAttempt) -> bool {
+    let Classification { status, reason, .. } = last.classification;
+    if status == 499 || reason == Reason::ClientFault {
+        return true;
+    }
+    let tried = |index: usize| {
+        let of_pass = |attempt: &&PriorAttempt| attempt.pass == last.pass;
+        scene
+            .input
+            .so_far
+            .attempts
+            .iter()
+            .rev()
+            .take_while(of_pass)
+            .any(|attempt| position(attempt) == index)
+    };
+    is_input_bound(&last.classification)
+        && scene
+            .route
+            .targets
+            .iter()
+            .enumerate()
+            .all(|(index, target)| target.model == last.attempt.model || tried(index))
 }
 
 /// What a walk over the targets of a pass came to.
@@ -89,16 +119,17 @@ struct Found<'a> {
     excluded: Exclusions,
 }
 
-#[derive(Clone, Copy)]
 pub(super) struct Driver<'a> {
-    pub(super) scene: Scene<'a>,
+    scene: Scene<'a>,
+    sequence: Sequence,
 }
 
 impl<'a> Driver<'a> {
-    pub(super) fn decide(&self) -> Decision {
-        let Scene { input, route, .. } = self.scene;
+    /// Decides on a route.
+    pub(super) fn decide(scene: Scene<'a>) -> Decision {
+        let Scene { input, route, .. } = scene;
         if let Some(last) = input.so_far.attempts.last()
-            && self.ends_request(last)
+            && ends_request(&scene, last)
         {
             return reject(terminal::of_client(
                 last,
@@ -106,70 +137,67 @@ impl<'a> Driver<'a> {
                 route,
             ));
         }
-        let progress = Progress::of(input.so_far, &route.terms);
-        let excluded = match self.walk(progress.attempts, input.now) {
-            Walked::Found(found) => return self.dispatch(found, progress.pass),
-            Walked::RetryAt(due) => return self.wait_for_retry(due),
-            Walked::Nothing(excluded) => excluded,
-        };
-        if let Some(decision) = self.repeat_set(&progress) {
-            return decision;
+        let decided = Sequence::of(&scene).and_then(|sequence| Driver { scene, sequence }.next());
+        match decided {
+            Ok(decision) => decision,
+            Err(Halt::TakeTurn(key)) => Decision::TakeTurn(key),
+            Err(Halt::Reject(rejection)) => Decision::Reject(rejection),
         }
-        if let Some(decision) = self.wait_for_cooldown() {
-            return decision;
-        }
-        reject(self.final_answer(excluded))
     }
 
-    /// The request ends with its last failure, whatever targets are left.
-    fn ends_request(&self, last: &PriorAttempt) -> bool {
-        let Classification { status, reason, .. } = last.classification;
-        if status == 499 || reason == Reason::ClientFault {
-            return true;
+    fn next(&self) -> Result<Decision, Halt> {
+        let Scene { input, route, .. } = self.scene;
+        let progress = Progress::of(input.so_far, &route.terms);
+        let excluded = match self.walk(progress.attempts, input.now)? {
+            Walked::Found(found) => return Ok(self.dispatch(found, progress.pass)),
+            Walked::RetryAt(due) => return Ok(self.wait_for_retry(due)),
+            Walked::Nothing(excluded) => excluded,
+        };
+        if let Some(decision) = self.repeat_set(&progress)? {
+            return Ok(decision);
         }
-        is_input_bound(&last.classification)
-            && self
-                .scene
-                .route
-                .targets
-                .iter()
-                .skip(position(last).saturating_add(1))
-                .all(|target| target.model == last.attempt.model)
+        if let Some(decision) = self.wait_for_cooldown() {
+            return Ok(decision);
+        }
+        Ok(reject(self.final_answer(excluded)))
     }
 
     /// Walks the targets from the one of the last attempt on, as it would be at `at`.
-    fn walk(&self, attempts: &'a [PriorAttempt], at: Timestamp) -> Walked<'a> {
+    fn walk(&self, attempts: &'a [PriorAttempt], at: Timestamp) -> Result<Walked<'a>, Halt> {
         let Scene { input, route, .. } = self.scene;
         let targets: &'a [_] = &route.targets;
         let mut exhaustion = Exhaustion::default();
         let mut excluded = Exclusions::default();
-        let mut start = 0;
+        let mut begun = None;
         if let Some(last) = attempts.last() {
-            start = position(last);
+            let start = position(last);
+            begun = Some(start);
             for result in results(attempts).filter(|result| position(result) != start) {
                 if let Some(target) = targets.get(position(result)) {
                     exhaustion.add(target, result, input.config);
                 }
             }
-            if let Some(walked) = self.same_target(attempts, &exhaustion, at, &mut excluded) {
-                return walked;
+            if let Some(walked) = self.same_target(attempts, &exhaustion, at, &mut excluded)? {
+                return Ok(walked);
             }
             if let Some(target) = targets.get(start) {
                 exhaustion.add(target, last, input.config);
             }
-            start = start.saturating_add(1);
         }
         let past = Past::of_fresh_target(&exhaustion);
-        for (index, target) in targets.iter().enumerate().skip(start) {
-            if let Some(account) = self.scene.choose(target, past, at, &mut excluded) {
-                return Walked::Found(Found {
+        for index in self.sequence.after(begun) {
+            let Some(target) = targets.get(index) else {
+                continue;
+            };
+            if let Some(account) = self.scene.choose(target, past, at, &mut excluded)? {
+                return Ok(Walked::Found(Found {
                     account,
                     target: index,
                     excluded,
-                });
+                }));
             }
         }
-        Walked::Nothing(excluded)
+        Ok(Walked::Nothing(excluded))
     }
 
     /// Another account of the target of the last attempt, or a retry on it.
@@ -179,27 +207,33 @@ impl<'a> Driver<'a> {
         exhaustion: &Exhaustion<'_>,
         at: Timestamp,
         excluded: &mut Exclusions,
-    ) -> Option<Walked<'a>> {
-        let index = position(attempts.last()?);
-        let target = self.scene.route.targets.get(index)?;
+    ) -> Result<Option<Walked<'a>>, Halt> {
+        let Some(index) = attempts.last().map(position) else {
+            return Ok(None);
+        };
+        let Some(target) = self.scene.route.targets.get(index) else {
+            return Ok(None);
+        };
         let pinned = target.connection.is_some();
-        let tries = Tries::of_last_target(attempts, pinned)?;
+        let Some(tries) = Tries::of_last_target(attempts, pinned) else {
+            return Ok(None);
+        };
         if tries.loop_goes_on(pinned) {
             let past = Past {
                 exhaustion,
                 tried: &tries.tried,
                 retry: false,
             };
-            if let Some(account) = self.scene.choose(target, past, at, excluded) {
-                return Some(Walked::Found(Found {
+            if let Some(account) = self.scene.choose(target, past, at, excluded)? {
+                return Ok(Some(Walked::Found(Found {
                     account,
                     target: index,
                     excluded: std::mem::take(excluded),
-                }));
+                })));
             }
         }
         if !self.may_retry(&tries, index) {
-            return None;
+            return Ok(None);
         }
         // The gates are asked for the moment of the retry: a cooldown that outlasts the delay drops it.
         let due = tries
@@ -215,13 +249,16 @@ impl<'a> Driver<'a> {
         let account = self
             .scene
             .choose(target, past, at.max(due), &mut at_retry)?;
-        if due > at {
-            return Some(Walked::RetryAt(due));
-        }
-        Some(Walked::Found(Found {
-            account,
-            target: index,
-            excluded: at_retry,
+        Ok(account.map(|account| {
+            if due > at {
+                Walked::RetryAt(due)
+            } else {
+                Walked::Found(Found {
+                    account,
+                    target: index,
+                    excluded: at_retry,
+                })
+            }
         }))
     }
 
@@ -239,7 +276,7 @@ impl<'a> Driver<'a> {
                     .keeps_quota_per_model(connection.map(AsRef::as_ref))
             });
         let (_, exhausted) = effect(classification, per_model_quota);
-        let another_target = index.saturating_add(1) < route.targets.len();
+        let another_target = self.sequence.after(Some(index)).next().is_some();
         // A stream that never became ready is the only 504 that neither the breaker counts nor the network
         // explains; it took its whole time limit once already.
         let never_ready = classification.status == 504
@@ -255,25 +292,27 @@ impl<'a> Driver<'a> {
     }
 
     /// Walks the whole list again after a pass in which attempts failed (`routing.md` §1.5, `maxSetRetries`).
-    fn repeat_set(&self, progress: &Progress<'_>) -> Option<Decision> {
-        let last = progress.attempts.last()?;
+    fn repeat_set(&self, progress: &Progress<'_>) -> Result<Option<Decision>, Halt> {
+        let Some(last) = progress.attempts.last() else {
+            return Ok(None);
+        };
         // Sending the same faulty request to the same targets gives the same answers (`routing.md` §5.5).
         let same_fault =
             results(progress.attempts).all(|result| result.classification.status == 400);
         if progress.set_retries_left == 0 || same_fault {
-            return None;
+            return Ok(None);
         }
         let now = self.scene.input.now;
         let due = last
             .failed_at
             .plus_ms(self.scene.route.terms.set_retry_delay_ms);
-        let Walked::Found(found) = self.walk(&[], now.max(due)) else {
-            return None;
+        let Walked::Found(found) = self.walk(&[], now.max(due))? else {
+            return Ok(None);
         };
         if due > now {
-            return Some(self.wait_for_retry(due));
+            return Ok(Some(self.wait_for_retry(due)));
         }
-        Some(self.dispatch(found, progress.pass.saturating_add(1)))
+        Ok(Some(self.dispatch(found, progress.pass.saturating_add(1))))
     }
 
     /// Waits until the soonest of what cools down can be used again, if the settings allow it.
@@ -388,6 +427,9 @@ impl<'a> Driver<'a> {
             pass,
             target: u32::try_from(target).unwrap_or(u32::MAX),
             excluded: excluded.into_list(),
+            order: self.sequence.carried(),
+            charge: self.sequence.charge.clone(),
+            raise: None,
         })
     }
 

@@ -54,7 +54,7 @@ pub fn explain(input: &Input<'_>) -> Explanation {
         route: &route,
         view: &view,
     };
-    let decision = Driver { scene }.decide();
+    let decision = Driver::decide(scene);
     let exhaustion = Exhaustion::default();
     let past = Past::of_fresh_target(&exhaustion);
     let mut explained = Vec::new();
@@ -103,6 +103,6 @@ fn is_chosen(decision: &Decision, target: usize, connection: &ConnectionId) -> b
         Decision::Dispatch(dispatch) => {
             usize::try_from(dispatch.target) == Ok(target) && dispatch.connection == *connection
         }
-        Decision::Wait(_) | Decision::Reject(_) => false,
+        Decision::Wait(_) | Decision::Reject(_) | Decision::TakeTurn(_) => false,
     }
 }

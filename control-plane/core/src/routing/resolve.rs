@@ -5,10 +5,17 @@
 
 use std::borrow::Cow;
 
-use crate::config::{ApiKey, ComboConfig, ComboEntry, ComboTarget, Config};
-use crate::ids::ModelId;
+use std::sync::LazyLock;
 
+use crate::config::{ApiKey, ComboConfig, ComboEntry, ComboTarget, Config, Strategy};
+use crate::ids::ModelId;
+use crate::number::Finite;
+
+use super::pool;
 use super::wait::WaitPolicy;
+
+/// The members of what is no combo.
+pub(super) static NOTHING_SET: LazyLock<ComboConfig> = LazyLock::new(ComboConfig::default);
 
 const MAX_RETRIES: u32 = 1;
 const RETRY_DELAY_MS: u64 = 2_000;
@@ -19,8 +26,12 @@ const MAX_GLOBAL_ATTEMPTS: u32 = 30;
 pub struct Route<'a> {
     /// The combo, when the name is one.
     pub combo: Option<&'a ComboEntry>,
-    /// Its targets, in order.
+    /// Its targets, as the combo lists them.
     pub targets: Cow<'a, [ComboTarget]>,
+    /// How they are ordered.
+    pub strategy: Strategy,
+    /// What the strategy is told.
+    pub config: &'a ComboConfig,
     /// How they are walked.
     pub(super) terms: Terms,
 }
@@ -57,14 +68,18 @@ pub fn resolve<'a>(config: &'a Config, name: &str) -> Option<Route<'a>> {
         let wait = WaitPolicy::for_combos(&settings.combo_cooldown_wait);
         return Some(Route {
             combo: Some(combo),
-            targets: Cow::Borrowed(&combo.targets),
-            terms: Terms::of_combo(&combo.combo.config, wait),
+            targets: pool::of_combo(config, combo),
+            strategy: combo.combo.strategy,
+            config: &combo.config,
+            terms: Terms::of_combo(&combo.config, wait),
         });
     }
     let wait = WaitPolicy::for_others(&settings.wait_for_cooldown);
     Some(Route {
         combo: None,
         targets: Cow::Owned(vec![single_target(config, name)?]),
+        strategy: Strategy::Priority,
+        config: &NOTHING_SET,
         terms: Terms::of_single(wait),
     })
 }
@@ -79,9 +94,15 @@ fn single_target(config: &Config, name: &str) -> Option<ComboTarget> {
         Some((provider.clone(), model.clone()))
     })?;
     Some(ComboTarget {
+        key: format!("{provider}/{model}").into(),
         provider,
         model,
         connection: None,
+        group: 0,
+        weight: Finite::ZERO,
+        allowed_connections: Vec::new(),
+        tags: Vec::new(),
+        fallback_only_on_quota_exhaustion: false,
     })
 }
 

@@ -105,7 +105,10 @@ pub struct Charge {
 }
 
 /// Everything an order depends on.
-#[expect(missing_debug_implementations, reason = "made and used within one decision")]
+#[expect(
+    missing_debug_implementations,
+    reason = "made and used within one decision"
+)]
 pub struct Question<'a> {
     /// Whose order.
     pub scope: &'a Scope,

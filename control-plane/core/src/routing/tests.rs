@@ -21,6 +21,7 @@ use crate::config::Document;
 use crate::ids::{AttemptId, PlaneIncarnation};
 use crate::outcome::{Outcome, UpstreamError};
 use crate::settings::Overrides;
+use crate::telemetry::NoTelemetry;
 
 /// The store's time at which every test begins.
 const START: Timestamp = Timestamp(1_000_000);
@@ -150,6 +151,8 @@ impl World {
             facts: &self.facts,
             so_far: &self.so_far,
             egress: self.egress.as_ref(),
+            telemetry: &NoTelemetry,
+            turns: &DecisionTurns::alone(&Counters::default()),
             now: self.now,
             random: self.random,
             has_credential: &has_credential,
@@ -218,6 +221,7 @@ impl World {
                     journey.rejection = Some(*rejection);
                     return journey;
                 }
+                Decision::TakeTurn(key) => panic!("nobody counts {key:?}"),
             }
         }
         panic!("the request does not end: {journey:?}");

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use tidegate_core::config::{ApiKey, Protocol};
 use tidegate_core::ids::{ConnectionId, EgressId};
-use tidegate_core::routing::{AttemptsSoFar, Explanation, Input, RequestFacts, explain, resolve};
+use tidegate_core::routing::{
+    AttemptsSoFar, DecisionTurns, Explanation, Input, RequestFacts, explain, resolve,
+};
+use tidegate_core::telemetry::NoTelemetry;
 use tidegate_core::time::Timestamp;
 
 use crate::config::Current;
@@ -46,6 +49,8 @@ impl Admin {
             facts: &facts,
             so_far: &AttemptsSoFar::default(),
             egress: question.egress.as_ref(),
+            telemetry: &NoTelemetry,
+            turns: &DecisionTurns::peeking(&current.counters),
             now,
             random: 0,
             has_credential: &|connection: &ConnectionId| {

@@ -283,6 +283,8 @@ fn told(decision: &Decision) -> (&'static str, String, String) {
         Decision::Reject(rejection) => {
             ("reject", rejection.code.clone(), rejection.message.clone())
         }
+        // Explaining counts nothing, so no number is ever missing.
+        Decision::TakeTurn(_) => ("wait", String::new(), String::new()),
     }
 }
 

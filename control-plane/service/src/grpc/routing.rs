@@ -34,7 +34,7 @@ impl RoutingService for Routing {
     ) -> Result<Response<proto::DecideResponse>, Status> {
         let ask = ask(request.into_inner())?;
         let answer = self.decider.decide(ask).await?;
-        Ok(Response::new(response(answer)))
+        response(answer).map(Response::new)
     }
 
     async fn r#await(
@@ -69,16 +69,7 @@ fn ask(request: proto::DecideRequest) -> Result<Ask, Status> {
     Ok(Ask {
         attempt: wire::attempt::id_from_proto(request.attempt).map_err(wire)?,
         key: name("facts.key_id", &facts.key_id, KeyId::new)?,
-        facts: RequestFacts {
-            key: None,
-            protocol: wire::routing::protocol_from_proto(facts.protocol).map_err(wire)?,
-            forced_connection: name(
-                "facts.forced_connection",
-                &facts.forced_connection,
-                ConnectionId::new,
-            )?,
-            model: facts.model,
-        },
+        facts: wire::routing::facts_from_proto(facts).map_err(wire)?,
         so_far: wire::routing::so_far_from_proto(request.so_far).map_err(wire)?,
         last_failure: request.last_failure.map(last_failure).transpose()?,
         egress: name("egress", &request.egress, EgressId::new)?,
@@ -112,7 +103,7 @@ pub(super) fn name<'a, T, E: std::fmt::Display>(
     }
 }
 
-fn response(answer: Answer) -> proto::DecideResponse {
+fn response(answer: Answer) -> Result<proto::DecideResponse, Status> {
     let now = answer.now;
     let step = match answer.decision {
         Decision::Dispatch(dispatch) => proto::decide_response::Step::Dispatch(proto::Dispatch {
@@ -122,6 +113,7 @@ fn response(answer: Answer) -> proto::DecideResponse {
             report_at_readiness: dispatch.report_at_readiness,
             excluded: exclusions(&dispatch.excluded, now),
             deadlines: Some(deadlines(&answer.deadlines)),
+            order: dispatch.order,
         }),
         Decision::Wait(wait) => proto::decide_response::Step::Wait(proto::Wait {
             kind: match wait.kind {
@@ -131,13 +123,14 @@ fn response(answer: Answer) -> proto::DecideResponse {
             wait_ms: wait.wait_ms,
             ticket: Vec::new(),
         }),
+        Decision::TakeTurn(_) => return Err(Refusal::Internal.status("a number is missing")),
         Decision::Reject(rejection) => {
             let excluded = exclusions(&rejection.excluded, now);
             let reject = wire::routing::rejection_to_proto(&rejection, excluded);
             proto::decide_response::Step::Reject(reject)
         }
     };
-    proto::DecideResponse {
+    Ok(proto::DecideResponse {
         step: Some(step),
         failed_at_unix_ms: answer.judged.as_ref().map_or(0, |(_, at)| at.0),
         classification: answer
@@ -151,7 +144,7 @@ fn response(answer: Answer) -> proto::DecideResponse {
         }),
         configuration_version: answer.configuration_version,
         combo: answer.combo,
-    }
+    })
 }
 
 /// Exclusions as messages.

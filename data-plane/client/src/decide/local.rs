@@ -9,9 +9,10 @@ use tidegate_core::config::Config;
 use tidegate_core::ids::{ConnectionId, Shard};
 use tidegate_core::outcome::Attempt;
 use tidegate_core::routing::{
-    self, AttemptsSoFar, Decision, Input, PriorAttempt, Rejection, View as _,
+    self, AttemptsSoFar, Decision, DecisionTurns, Input, PriorAttempt, Rejection, View as _,
 };
 use tidegate_core::settings::StreamSettings;
+use tidegate_core::telemetry::NoTelemetry;
 use tidegate_core::time::Timestamp;
 use tidegate_core::version::{Mark, Version};
 
@@ -94,6 +95,8 @@ impl Local<'_> {
         let overlay = self.shadow.over(self.view);
         let has_credential =
             |connection: &ConnectionId| self.snapshot.credentials.contains_key(connection);
+        let counters = &self.snapshot.counters;
+        let turns = DecisionTurns::alone(counters);
         for _ in 0..MAX_REFUSED_PROBES {
             let decision = routing::decide(&Input {
                 config: &self.snapshot.config,
@@ -101,6 +104,8 @@ impl Local<'_> {
                 facts: &ask.facts,
                 so_far,
                 egress: ask.egress.as_ref(),
+                telemetry: &NoTelemetry,
+                turns: &turns,
                 now: self.now,
                 random: rand::random(),
                 has_credential: &has_credential,
@@ -108,21 +113,31 @@ impl Local<'_> {
             match &decision {
                 Decision::Dispatch(dispatch) if dispatch.needs_probe => {
                     let scene = self.scene();
-                    if self
+                    let taken = self
                         .shadow
-                        .take_probe(&dispatch.provider, ask.attempt, scene)
-                    {
+                        .take_probe(&dispatch.provider, ask.attempt, scene);
+                    if taken && self.settle(dispatch) {
                         self.metrics.local_probes.inc();
                         return (decision, true);
                     }
                 }
-                Decision::Dispatch(_) | Decision::Wait(_) | Decision::Reject(_) => {
-                    return (decision, false);
+                Decision::Dispatch(dispatch) => {
+                    if self.settle(dispatch) {
+                        return (decision, false);
+                    }
                 }
+                Decision::Wait(_) | Decision::Reject(_) => return (decision, false),
+                // Nothing is shared here, so every number is known.
+                Decision::TakeTurn(key) => turns.fetched(key.clone(), None),
             }
         }
         let rejection = unavailable("no probe of any provider is to be had");
         (Decision::Reject(Box::new(rejection)), false)
+    }
+
+    /// Counts the dispatch in; `false` when what it rests on has changed.
+    fn settle(&self, dispatch: &routing::Dispatch) -> bool {
+        self.snapshot.counters.settle(dispatch)
     }
 
     fn scene(&self) -> Scene<'_> {
@@ -142,6 +157,9 @@ impl Local<'_> {
                 ticket: Vec::new(),
             },
             Decision::Reject(rejection) => Step::Reject(rejection),
+            Decision::TakeTurn(_) => {
+                Step::Reject(Box::new(unavailable("a shared number is not to be had")))
+            }
             Decision::Dispatch(dispatch) => {
                 let credential_version = self
                     .snapshot
@@ -174,6 +192,7 @@ impl Local<'_> {
                     report_at_readiness: dispatch.report_at_readiness || probe,
                     excluded: dispatch.excluded,
                     deadlines: deadlines(&self.snapshot.config),
+                    order: dispatch.order,
                 }))
             }
         }

@@ -11,7 +11,7 @@ use tidegate_proto::routing::v1 as proto;
 use tidegate_wire::WireError;
 use tidegate_wire::attempt::{from_proto, id_to_proto, outcome_to_proto, to_proto};
 use tidegate_wire::routing::{
-    classification_from_proto, origin_from_proto, protocol_to_proto, so_far_to_proto,
+    MAX_ORDER, classification_from_proto, facts_to_proto, origin_from_proto, so_far_to_proto,
 };
 
 use crate::port::{Answer, Ask, Deadlines, Dispatch, Step};
@@ -22,24 +22,9 @@ pub(super) fn question(
     now: Timestamp,
     configuration_version: u64,
 ) -> proto::DecideRequest {
-    let facts = &ask.facts;
     proto::DecideRequest {
         attempt: Some(id_to_proto(ask.attempt)),
-        facts: Some(proto::RequestFacts {
-            key_id: facts
-                .key
-                .as_ref()
-                .map(|key| key.id.to_string())
-                .unwrap_or_default(),
-            model: facts.model.clone(),
-            protocol: protocol_to_proto(facts.protocol).into(),
-            forced_connection: facts
-                .forced_connection
-                .as_ref()
-                .map(ToString::to_string)
-                .unwrap_or_default(),
-            stream: ask.stream,
-        }),
+        facts: Some(facts_to_proto(&ask.facts, ask.stream)),
         so_far: Some(so_far_to_proto(&ask.so_far)),
         last_failure: ask.last_failure.as_ref().map(|failure| proto::LastFailure {
             attempt: Some(to_proto(&failure.attempt)),
@@ -113,7 +98,11 @@ fn dispatch(ask: &Ask, message: proto::Dispatch) -> Result<Box<Dispatch>, WireEr
     if attempt.id != ask.attempt {
         return Err(invalid("dispatch.attempt.id", "is another attempt's"));
     }
+    if message.order.len() > MAX_ORDER {
+        return Err(invalid("dispatch.order", "too many"));
+    }
     Ok(Box::new(Dispatch {
+        order: message.order,
         attempt,
         pass: message.pass,
         target: message.target,

@@ -83,6 +83,7 @@ impl FakeControl {
         Self {
             snapshot: Some(Arc::new(Snapshot {
                 credentials_revision: 0,
+                counters: Arc::new(Counters::of(&config, None, 0)),
                 config: Arc::new(config),
                 credentials,
             })),
@@ -194,7 +195,9 @@ impl FakeControl {
                 report_at_readiness: dispatch.report_at_readiness,
                 excluded: dispatch.excluded,
                 deadlines: self.deadlines,
+                order: dispatch.order,
             })),
+            Decision::TakeTurn(key) => panic!("nobody counts {key:?}"),
         }
     }
 

@@ -101,6 +101,7 @@ prop_compose! {
         waits in prop_oneof![0_u32..7, any::<u32>()],
         waited_ms in any::<u64>(),
         wild in any::<bool>(),
+        order in prop::collection::vec(0_u32..6, 0..6),
     ) -> AttemptsSoFar {
         let connections = ["k1", "k2", "k3", "k4", "gone"];
         let providers = ["p1", "p1", "p2", "p3", "nobody"];
@@ -129,7 +130,7 @@ prop_compose! {
                 target: if wild { target.wrapping_mul(u32::MAX / 3) } else { target },
             })
             .collect();
-        AttemptsSoFar { attempts, waits, waited_ms }
+        AttemptsSoFar { attempts, waits, waited_ms, order }
     }
 }
 
@@ -167,6 +168,7 @@ proptest! {
                     ended = true;
                     break;
                 }
+                Decision::TakeTurn(key) => prop_assert!(false, "nobody counts {key:?}"),
             }
         }
         prop_assert!(ended, "attempts {attempts}, waits {waits}");
@@ -199,6 +201,7 @@ proptest! {
                 prop_assert!((400..=599).contains(&rejection.status));
                 prop_assert!(rejection.excluded.len() <= MAX_EXCLUSIONS);
             }
+            Decision::TakeTurn(key) => prop_assert!(false, "nobody counts {key:?}"),
         }
     }
 }

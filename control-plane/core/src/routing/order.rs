@@ -1,0 +1,240 @@
+//! In which order the targets of a request are tried: made once, at the first dispatch, and carried along by the
+//! request from then on, so that no later decision orders anew.
+
+use crate::breaker::Phase;
+use crate::config::{ComboTarget, Connection};
+
+use super::accounts::Scene;
+use super::resolve::NOTHING_SET;
+use super::strategy::{self, Candidate, Charge, Conditions, Halt, Ordered, Question, Scope};
+
+/// The order of a request's targets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sequence {
+    /// Positions in the list of targets; empty = as listed.
+    positions: Vec<u32>,
+    len: usize,
+    /// What the first dispatch in this order costs.
+    pub(super) charge: Option<Charge>,
+}
+
+impl Sequence {
+    /// The order of this request: the one it carries along, else a new one.
+    pub(super) fn of(scene: &Scene<'_>) -> Result<Self, Halt> {
+        let len = scene.route.targets.len();
+        let carried = &scene.input.so_far.order;
+        if is_permutation(carried, len) {
+            return Ok(Self {
+                positions: carried.clone(),
+                len,
+                charge: None,
+            });
+        }
+        let ordering = strategy::of(scene.route.strategy);
+        let as_listed = Self {
+            positions: Vec::new(),
+            len,
+            charge: None,
+        };
+        // A request that made attempts without an order had the order of the list.
+        let begun = !scene.input.so_far.attempts.is_empty();
+        let Some(combo) = scene.route.combo else {
+            return Ok(as_listed);
+        };
+        if ordering.keeps_order() || begun || len < 2 {
+            return Ok(as_listed);
+        }
+        let scope = Scope::Combo(combo.combo.name.clone());
+        let candidates: Vec<Candidate<'_>> = scene.route.targets.iter().map(candidate).collect();
+        let ordered = ordering.order(&Question {
+            scope: &scope,
+            candidates: &candidates,
+            config: scene.route.config,
+            catalogue: &scene.input.config.catalogue,
+            facts: scene.input.facts,
+            conditions: &TargetConditions { scene },
+            telemetry: scene.input.telemetry,
+            turns: scene.input.turns,
+            seed: scene.input.random,
+            now: scene.input.now,
+        })?;
+        Ok(Self {
+            positions: positions(&ordered),
+            len,
+            charge: ordered.charge,
+        })
+    }
+
+    /// Targets in order, from behind this position of the list on; from the first on for `None`.
+    pub(super) fn after(&self, target: Option<usize>) -> impl Iterator<Item = usize> {
+        let begun = match target {
+            None => 0,
+            Some(target) => self.rank(target).saturating_add(1),
+        };
+        (begun..self.len).map(|rank| self.at(rank))
+    }
+
+    /// For [`super::AttemptsSoFar::order`].
+    pub(super) fn carried(&self) -> Vec<u32> {
+        self.positions.clone()
+    }
+
+    fn at(&self, rank: usize) -> usize {
+        match self.positions.get(rank) {
+            Some(position) => usize::try_from(*position).unwrap_or(usize::MAX),
+            None => rank,
+        }
+    }
+
+    fn rank(&self, target: usize) -> usize {
+        if self.positions.is_empty() {
+            return target;
+        }
+        (0..self.len)
+            .find(|rank| self.at(*rank) == target)
+            .unwrap_or(self.len)
+    }
+}
+
+/// The accounts of a target in the order of its provider's strategy. `None`: in the order they have.
+pub(super) fn accounts(
+    scene: &Scene<'_>,
+    target: &ComboTarget,
+    accounts: &[std::sync::Arc<Connection>],
+    phase: Phase,
+    is_eligible: &dyn Fn(&Connection) -> bool,
+) -> Result<Option<Vec<usize>>, Halt> {
+    let Some(entry) = scene.input.config.provider(&target.provider) else {
+        return Ok(None);
+    };
+    let ordering = strategy::of(entry.provider.account_strategy.strategy());
+    if ordering.keeps_order() || accounts.len() < 2 {
+        return Ok(None);
+    }
+    let scope = Scope::Accounts(target.provider.clone());
+    let candidates: Vec<Candidate<'_>> = accounts
+        .iter()
+        .zip(0..)
+        .map(|(account, group)| Candidate {
+            key: account.id.as_str(),
+            connection: Some(&account.id),
+            group,
+            ..candidate(target)
+        })
+        .collect();
+    let ordered = ordering.order(&Question {
+        scope: &scope,
+        candidates: &candidates,
+        config: &NOTHING_SET,
+        catalogue: &scene.input.config.catalogue,
+        facts: scene.input.facts,
+        conditions: &AccountConditions {
+            accounts,
+            phase,
+            is_eligible,
+        },
+        telemetry: scene.input.telemetry,
+        turns: scene.input.turns,
+        seed: scene.input.random,
+        now: scene.input.now,
+    })?;
+    Ok(Some(ordered.order))
+}
+
+fn candidate(target: &ComboTarget) -> Candidate<'_> {
+    Candidate {
+        key: &target.key,
+        provider: &target.provider,
+        model: &target.model,
+        connection: target.connection.as_ref(),
+        group: target.group,
+        weight: target.weight,
+    }
+}
+
+fn positions(ordered: &Ordered) -> Vec<u32> {
+    ordered
+        .order
+        .iter()
+        .map(|position| u32::try_from(*position).unwrap_or(u32::MAX))
+        .collect()
+}
+
+/// Whether it names every position exactly once; a request may carry anything.
+fn is_permutation(order: &[u32], len: usize) -> bool {
+    if order.len() != len || len == 0 {
+        return false;
+    }
+    let mut seen = vec![false; len];
+    order.iter().all(|position| {
+        let place = usize::try_from(*position)
+            .ok()
+            .and_then(|position| seen.get_mut(position));
+        place.is_some_and(|seen| !std::mem::replace(seen, true))
+    })
+}
+
+struct TargetConditions<'a> {
+    scene: &'a Scene<'a>,
+}
+
+impl TargetConditions<'_> {
+    fn target(&self, candidate: usize) -> Option<&ComboTarget> {
+        self.scene.route.targets.get(candidate)
+    }
+}
+
+impl Conditions for TargetConditions<'_> {
+    fn is_eligible(&self, candidate: usize) -> bool {
+        self.target(candidate)
+            .is_some_and(|target| self.scene.has_eligible_account(target))
+    }
+
+    fn phase(&self, candidate: usize) -> Phase {
+        match self.target(candidate) {
+            Some(target) => self.scene.phase(target),
+            None => Phase::Closed,
+        }
+    }
+
+    fn max_concurrent(&self, candidate: usize) -> Option<u32> {
+        let connection = self.target(candidate)?.connection.as_ref()?;
+        limit(self.scene.input.config.connection(connection)?)
+    }
+
+    fn accounts(&self, candidate: usize) -> usize {
+        self.target(candidate)
+            .and_then(|target| self.scene.input.config.provider(&target.provider))
+            .map_or(0, |entry| entry.connections.len())
+    }
+}
+
+struct AccountConditions<'a> {
+    accounts: &'a [std::sync::Arc<Connection>],
+    phase: Phase,
+    is_eligible: &'a dyn Fn(&Connection) -> bool,
+}
+
+impl Conditions for AccountConditions<'_> {
+    fn is_eligible(&self, candidate: usize) -> bool {
+        self.accounts
+            .get(candidate)
+            .is_some_and(|account| (self.is_eligible)(account))
+    }
+
+    fn phase(&self, _candidate: usize) -> Phase {
+        self.phase
+    }
+
+    fn max_concurrent(&self, candidate: usize) -> Option<u32> {
+        limit(self.accounts.get(candidate)?)
+    }
+
+    fn accounts(&self, _candidate: usize) -> usize {
+        self.accounts.len()
+    }
+}
+
+fn limit(_connection: &Connection) -> Option<u32> {
+    None
+}

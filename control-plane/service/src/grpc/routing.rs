@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use tidegate_core::ids::{ConnectionId, EgressId, KeyId, ProviderId};
-use tidegate_core::routing::{Decision, Exclusion, RequestFacts, WaitKind};
+use tidegate_core::ids::{EgressId, KeyId, ProviderId};
+use tidegate_core::routing::{Decision, Exclusion, WaitKind};
 use tidegate_core::settings::StreamSettings;
 use tidegate_core::time::Timestamp;
 use tidegate_proto::common::v1 as common;

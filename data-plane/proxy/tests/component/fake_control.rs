@@ -10,10 +10,13 @@ use tidegate_core::classify::{ClassifyContext, classify};
 use tidegate_core::config::{Config, Document};
 use tidegate_core::ids::{AttemptId, ConnectionId, PlaneIncarnation, ProviderId, Shard};
 use tidegate_core::outcome::{Attempt, AttemptOutcome};
-use tidegate_core::routing::{self, AttemptsSoFar, Decision, Input, PriorAttempt, View};
+use tidegate_core::routing::{
+    self, AttemptsSoFar, Counters, Decision, DecisionTurns, Input, PriorAttempt, View,
+};
 use tidegate_core::settings::Overrides;
 use tidegate_core::state::apply::{Subject, apply};
 use tidegate_core::state::{ConnectionState, Event, ProviderState};
+use tidegate_core::telemetry::NoTelemetry;
 use tidegate_core::time::Timestamp;
 use tidegate_core::version::Version;
 use tidegate_plane_client::{Answer, Ask, Credential, Deadlines, Dispatch, Snapshot, Step, Usage};
@@ -149,6 +152,8 @@ impl FakeControl {
             facts: &ask.facts,
             so_far: &so_far,
             egress: ask.egress.as_ref(),
+            telemetry: &NoTelemetry,
+            turns: &DecisionTurns::alone(&snapshot.counters),
             now,
             random: 0,
             has_credential: &|connection| snapshot.credentials.contains_key(connection),

@@ -210,11 +210,7 @@ impl Shard {
     /// spread short names badly) is part of the stored format.
     #[must_use]
     pub fn of_provider(provider: &ProviderId) -> Self {
-        let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
-        for byte in provider.as_str().bytes() {
-            hash ^= u64::from(byte);
-            hash = hash.wrapping_mul(0x0100_0000_01b3);
-        }
+        let mut hash = crate::hash::extend(crate::hash::EMPTY, provider.as_str().as_bytes());
         hash ^= hash >> 33;
         hash = hash.wrapping_mul(0xff51_afd7_ed55_8ccd);
         hash ^= hash >> 33;

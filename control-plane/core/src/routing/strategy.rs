@@ -6,7 +6,28 @@
 //!
 //! Strategies are pure: the past is [`Telemetry`], chance is [`Random`], and whose turn it is comes from [`Turns`].
 
+mod cache_optimized;
+mod context_optimized;
+mod cost_optimized;
+mod headroom;
+pub mod layers;
+mod least_used;
+mod lkgp;
+mod p2c;
 mod priority;
+mod quota;
+mod random;
+mod rendezvous;
+mod reset_aware;
+mod reset_window;
+mod round_robin;
+mod score;
+mod seed;
+mod strict_random;
+#[cfg(test)]
+mod tests;
+mod tie;
+mod weighted;
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -19,6 +40,8 @@ use crate::number::Finite;
 use crate::random::Random;
 use crate::telemetry::Telemetry;
 use crate::time::Timestamp;
+
+pub use round_robin::{batch_limit, served_position};
 
 use super::{Rejection, RequestFacts};
 
@@ -144,12 +167,42 @@ pub trait Conditions {
     fn accounts(&self, candidate: usize) -> usize;
 }
 
-impl Question<'_> {
+impl<'a> Question<'a> {
     /// A fresh sequence of random numbers, the same each time it is asked for within a decision.
     #[must_use]
     pub fn random(&self) -> Random {
         Random::new(self.seed)
     }
+
+    /// Takes the next turn of this scope.
+    fn take(&self, purpose: TurnPurpose) -> Result<u64, Halt> {
+        let key = TurnKey {
+            scope: self.scope.clone(),
+            purpose,
+        };
+        self.turns.take(&key).ok_or(Halt::TakeTurn(key))
+    }
+
+    /// All positions, ascending by `key`; equals stay in the order of the candidates.
+    fn sorted_by<K: Ord>(&self, key: impl Fn(&'a Candidate<'a>) -> K) -> Vec<usize> {
+        let mut keyed: Vec<(K, usize)> = self
+            .candidates
+            .iter()
+            .enumerate()
+            .map(|(index, candidate)| (key(candidate), index))
+            .collect();
+        keyed.sort();
+        keyed.into_iter().map(|(_, index)| index).collect()
+    }
+}
+
+/// All positions in order, but for this one, which is first.
+fn first_of(count: usize, first: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..count).collect();
+    if let Some(head) = order.get_mut(..=first) {
+        head.rotate_right(1);
+    }
+    order
 }
 
 /// An order.
@@ -202,7 +255,25 @@ pub trait Order: Debug + Sync {
 #[must_use]
 pub fn of(strategy: Strategy) -> &'static dyn Order {
     match strategy {
-        Strategy::Priority => &priority::Priority,
-        _ => &priority::Priority,
+        // `fusion` and `pipeline` send to all targets, as a plan says that is made elsewhere.
+        Strategy::Priority
+        | Strategy::FillFirst
+        | Strategy::ContextRelay
+        | Strategy::Fusion
+        | Strategy::Pipeline => &priority::Priority,
+        Strategy::Weighted => &weighted::Weighted,
+        Strategy::RoundRobin => &round_robin::RoundRobin,
+        Strategy::P2c => &p2c::PowerOfTwoChoices,
+        Strategy::Random => &random::Shuffled,
+        Strategy::LeastUsed => &least_used::LeastUsed,
+        Strategy::CostOptimized => &cost_optimized::CostOptimized,
+        Strategy::ResetAware => &reset_aware::ResetAware,
+        Strategy::ResetWindow => &reset_window::ResetWindows,
+        Strategy::Headroom => &headroom::Headroom,
+        Strategy::StrictRandom => &strict_random::StrictRandom,
+        Strategy::Lkgp => &lkgp::LastKnownGoodFirst,
+        Strategy::ContextOptimized => &context_optimized::ContextOptimized,
+        Strategy::CacheOptimized => &cache_optimized::CacheOptimized,
+        Strategy::Auto | Strategy::QuotaShare => &priority::Priority,
     }
 }

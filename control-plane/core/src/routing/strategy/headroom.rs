@@ -1,0 +1,53 @@
+//! `headroom`: the most quota left first (`routing.md` §8.12).
+//!
+//! Of the session and the weekly window the fuller one counts. What nothing is known of counts as untouched.
+
+use std::cmp::Reverse;
+
+use crate::telemetry::QuotaSnapshot;
+use crate::time::Timestamp;
+
+use super::score::Score;
+use super::{Halt, Order, Ordered, Question, quota};
+
+/// Descending by the share of quota that is left.
+#[derive(Debug)]
+pub(super) struct Headroom;
+
+impl Order for Headroom {
+    fn expands_accounts(&self) -> bool {
+        true
+    }
+
+    fn order(&self, question: &Question<'_>) -> Result<Ordered, Halt> {
+        Ok(question
+            .sorted_by(|candidate| {
+                let quota = quota::of(question, candidate);
+                Reverse(Score::new(left(quota.as_deref(), question.now)))
+            })
+            .into())
+    }
+}
+
+/// Share of quota that is left, 0..=1; 1 where nothing is known.
+pub(super) fn left(quota: Option<&QuotaSnapshot>, now: Timestamp) -> f64 {
+    let Some(quota) = quota else {
+        return 1.0;
+    };
+    if quota::limit_stands(quota, now) {
+        return 0.0;
+    }
+    let named = [quota.session, quota.weekly]
+        .iter()
+        .flatten()
+        .map(|window| quota::used_now(window, now))
+        .reduce(f64::max);
+    let used = named.or_else(|| {
+        let stands = quota.resets_at.is_none_or(|end| end > now);
+        quota
+            .used
+            .filter(|_| stands)
+            .map(|used| used.get().clamp(0.0, 1.0))
+    });
+    1.0 - used.unwrap_or(0.0)
+}

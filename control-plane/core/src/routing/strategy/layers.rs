@@ -1,0 +1,164 @@
+//! What may move targets after the strategy ordered them (`routing.md` §10). Off unless a combo switches it on
+//! (decision 26).
+//!
+//! Session stickiness puts the account first that served the last turn of the conversation. Prompt-cache affinity
+//! orders by the rendezvous hash of `cache-optimized`; where the order of the models matters it only chooses among the
+//! accounts of each.
+
+use crate::config::{ComboConfig, Strategy};
+
+use super::rendezvous::Rendezvous;
+use super::score::ROUNDING;
+use super::{Question, headroom};
+
+/// Share of quota that an account must have left for a conversation to stay with it.
+const LEAST_HEADROOM: f64 = 0.15;
+/// The factor of `auto` that already looks at the cache.
+const CACHE_FACTOR: &str = "cacheAffinity";
+/// The router that `auto` uses where none is named.
+const DEFAULT_ROUTER: &str = "rules";
+
+/// What prompt-cache affinity may do to an order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CacheScope {
+    /// Nothing.
+    Off,
+    /// Choose among the targets of a model, wherever they stand.
+    WithinModels,
+    /// Order all.
+    Global,
+}
+
+/// Applies the layers that the combo has on to the order that its strategy made.
+pub fn apply(order: &mut [usize], question: &Question<'_>, strategy: Strategy) {
+    if matches!(strategy, Strategy::Fusion | Strategy::Pipeline) {
+        // They send to every target, and where it stands matters.
+        return;
+    }
+    let stuck = stick(order, question, strategy);
+    let scope = cache_scope(question, strategy);
+    if scope == CacheScope::Off {
+        return;
+    }
+    let Some(key) = &question.facts.cache_key else {
+        return;
+    };
+    let keeps_head = stuck || (strategy == Strategy::Auto && names_router(question.config));
+    let movable = order.get_mut(usize::from(keeps_head)..).unwrap_or_default();
+    let rendezvous = Rendezvous::new(key);
+    match scope {
+        CacheScope::Off => {}
+        CacheScope::Global => movable.sort_by_cached_key(|index| {
+            question
+                .candidates
+                .get(*index)
+                .map(|candidate| rendezvous.rank(candidate))
+        }),
+        CacheScope::WithinModels => sort_within_models(movable, question, &rendezvous),
+    }
+}
+
+/// Puts the account of the conversation first, if it may be used. Whether it did.
+fn stick(order: &mut [usize], question: &Question<'_>, strategy: Strategy) -> bool {
+    if question.config.session_stickiness != Some(true) || by_cache_already(question, strategy) {
+        return false;
+    }
+    let Some(bound) = question
+        .facts
+        .session
+        .as_deref()
+        .and_then(|session| question.telemetry.session_connection(session))
+    else {
+        return false;
+    };
+    let position = order.iter().position(|index| {
+        let candidate = question.candidates.get(*index);
+        candidate.and_then(|candidate| candidate.connection) == Some(&bound)
+            && question.conditions.is_eligible(*index)
+    });
+    let Some(position) = position else {
+        return false;
+    };
+    let quota = question.telemetry.quota(&bound);
+    if headroom::left(quota.as_deref(), question.now) <= LEAST_HEADROOM + ROUNDING {
+        return false;
+    }
+    if strategy == Strategy::RoundRobin {
+        // The rotation starts there and goes on cyclically.
+        order.rotate_left(position);
+    } else if let Some(head) = order.get_mut(..=position) {
+        head.rotate_right(1);
+    }
+    true
+}
+
+/// The strategy ordered by the prompt's key itself, which goes before stickiness.
+fn by_cache_already(question: &Question<'_>, strategy: Strategy) -> bool {
+    strategy == Strategy::CacheOptimized
+        && question.facts.cache_key.is_some()
+        && question.candidates.len() > 1
+}
+
+fn cache_scope(question: &Question<'_>, strategy: Strategy) -> CacheScope {
+    if question.config.prompt_cache_affinity != Some(true) {
+        return CacheScope::Off;
+    }
+    match strategy {
+        Strategy::CacheOptimized | Strategy::Fusion | Strategy::Pipeline => CacheScope::Off,
+        Strategy::Auto if weighs_cache(question.config) => CacheScope::Off,
+        Strategy::Priority | Strategy::Weighted | Strategy::FillFirst | Strategy::QuotaShare => {
+            CacheScope::WithinModels
+        }
+        Strategy::RoundRobin
+        | Strategy::ContextRelay
+        | Strategy::P2c
+        | Strategy::Random
+        | Strategy::LeastUsed
+        | Strategy::CostOptimized
+        | Strategy::ResetAware
+        | Strategy::ResetWindow
+        | Strategy::Headroom
+        | Strategy::StrictRandom
+        | Strategy::Auto
+        | Strategy::Lkgp
+        | Strategy::ContextOptimized => CacheScope::Global,
+    }
+}
+
+fn weighs_cache(config: &ComboConfig) -> bool {
+    let auto = config.auto.as_ref();
+    // A pack replaces all weights, and none of them weighs it.
+    auto.filter(|auto| auto.mode_pack.is_none())
+        .and_then(|auto| auto.weights.as_ref()?.get(CACHE_FACTOR))
+        .is_some_and(|weight| weight.get() > 0.0)
+}
+
+/// A router is named that picked the head on purpose.
+fn names_router(config: &ComboConfig) -> bool {
+    let router = config.auto.as_ref().and_then(|auto| auto.router.as_deref());
+    router.is_some_and(|router| router != DEFAULT_ROUTER)
+}
+
+/// Sorts the targets of each model over the places that they have together, so that the order of the models stays.
+fn sort_within_models(order: &mut [usize], question: &Question<'_>, rendezvous: &Rendezvous) {
+    let model = |index: usize| {
+        let candidate = question.candidates.get(index);
+        candidate.map(|candidate| (candidate.provider, candidate.model))
+    };
+    let mut places: Vec<(usize, usize)> = order.iter().copied().enumerate().collect();
+    places.sort_by_key(|(place, index)| (model(*index), *place));
+    for of_model in places.chunk_by(|(_, one), (_, next)| model(*one) == model(*next)) {
+        let mut members: Vec<usize> = of_model.iter().map(|(_, index)| *index).collect();
+        members.sort_by_cached_key(|index| {
+            question
+                .candidates
+                .get(*index)
+                .map(|candidate| rendezvous.rank(candidate))
+        });
+        for ((place, _), member) in of_model.iter().zip(members) {
+            if let Some(slot) = order.get_mut(*place) {
+                *slot = member;
+            }
+        }
+    }
+}

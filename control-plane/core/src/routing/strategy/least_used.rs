@@ -1,0 +1,30 @@
+//! `least-used`: the fewest requests so far first (`routing.md` §8.8).
+//!
+//! It counts what ended, ever, not what is under way. Targets are counted per combo and execution key, accounts over
+//! all combos; what was never counted has 0.
+
+use super::{Candidate, Halt, Order, Ordered, Question, Scope};
+
+/// Ascending by requests.
+#[derive(Debug)]
+pub(super) struct LeastUsed;
+
+impl Order for LeastUsed {
+    fn order(&self, question: &Question<'_>) -> Result<Ordered, Halt> {
+        Ok(question
+            .sorted_by(|candidate| requests(question, candidate))
+            .into())
+    }
+}
+
+fn requests(question: &Question<'_>, candidate: &Candidate<'_>) -> u64 {
+    match question.scope {
+        Scope::Combo(combo) => question
+            .telemetry
+            .target_requests(combo, candidate.key)
+            .unwrap_or(0),
+        Scope::Accounts(_) => candidate.connection.map_or(0, |connection| {
+            question.telemetry.connection_requests(connection)
+        }),
+    }
+}

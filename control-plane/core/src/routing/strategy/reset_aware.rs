@@ -1,0 +1,164 @@
+//! `reset-aware`: the quota that would be lost soonest first (`routing.md` §8.10).
+//!
+//! A window scores by what is left of it and, more so, by *pressure*: what is used of a window that is about to begin
+//! anew. An account that is nearly used up for this session is held back. Accounts whose scores are within a band of
+//! the best take turns.
+//!
+//! An account of which nothing is known scores 0.5, more than one whose windows just began (0.32): it has to be used
+//! for anything to become known.
+
+use std::cmp::Reverse;
+
+use crate::config::ComboConfig;
+use crate::number::Finite;
+use crate::telemetry::{QuotaSnapshot, QuotaWindow};
+use crate::time::Timestamp;
+
+use super::score::{ROUNDING, Score};
+use super::{Halt, Order, Ordered, Question, quota, tie};
+
+/// Score of an account of which nothing is known, and what is left of a window of which nothing is known.
+const UNKNOWN: f64 = 0.5;
+/// Shares of a score that a monthly window has.
+const MONTHLY_SHARE: f64 = 0.25;
+/// An account that is held back keeps at least this part of its score.
+const LEAST_GUARDED: f64 = 0.05;
+
+/// Descending by score, near equals in turn.
+#[derive(Debug)]
+pub(super) struct ResetAware;
+
+impl Order for ResetAware {
+    fn expands_accounts(&self) -> bool {
+        true
+    }
+
+    fn order(&self, question: &Question<'_>) -> Result<Ordered, Halt> {
+        let terms = Terms::of(question.config);
+        let order = tie::sorted_with_turns(
+            question,
+            |candidate| {
+                let quota = quota::of(question, candidate);
+                Reverse(terms.score(quota.as_deref(), question.now))
+            },
+            |Reverse(best), Reverse(other)| {
+                best.get().is_finite() && best.get() - other.get() <= terms.band + ROUNDING
+            },
+        )?;
+        Ok(order.into())
+    }
+}
+
+/// The score of an account; minus infinity where its limit is reached.
+#[cfg(test)]
+pub(super) fn score(quota: Option<&QuotaSnapshot>, config: &ComboConfig, now: Timestamp) -> f64 {
+    Terms::of(config).score(quota, now).get()
+}
+
+/// The numbers of the configuration, as shares.
+#[derive(Clone, Copy, Debug)]
+struct Terms {
+    session: f64,
+    weekly: f64,
+    band: f64,
+    guard: f64,
+}
+
+impl Terms {
+    fn of(config: &ComboConfig) -> Self {
+        let number = |written: Option<Finite>, default: f64| {
+            written.map_or(default, |number| number.get().max(0.0))
+        };
+        let (session, weekly) = normalised(
+            number(config.reset_aware_session_weight, 0.35),
+            number(config.reset_aware_weekly_weight, 0.65),
+        )
+        .unwrap_or((0.35, 0.65));
+        Self {
+            session,
+            weekly,
+            band: number(config.reset_aware_tie_band_percent, 5.0) / 100.0,
+            guard: number(config.reset_aware_exhaustion_guard_percent, 10.0) / 100.0,
+        }
+    }
+
+    fn score(&self, quota: Option<&QuotaSnapshot>, now: Timestamp) -> Score {
+        let Some(quota) = quota else {
+            return Score::new(UNKNOWN);
+        };
+        if quota::limit_stands(quota, now) {
+            return Score::WORST;
+        }
+        let says_nothing = quota.session.is_none()
+            && quota.weekly.is_none()
+            && quota.monthly.is_none()
+            && quota.used.is_none();
+        if says_nothing {
+            return Score::new(UNKNOWN);
+        }
+        let session = Left::of(quota.session.as_ref(), quota, quota::SESSION_MS, now);
+        let weekly = Left::of(quota.weekly.as_ref(), quota, quota::WEEKLY_MS, now);
+        let mut score = self.session * session.score(0.45) + self.weekly * weekly.score(0.25);
+        if quota.monthly.is_some() {
+            let monthly = Left::of(quota.monthly.as_ref(), quota, quota::MONTHLY_MS, now);
+            score = (1.0 - MONTHLY_SHARE) * score + MONTHLY_SHARE * monthly.score(0.25);
+        }
+        if session.remaining < self.guard {
+            score *= (session.remaining / self.guard).max(LEAST_GUARDED);
+        }
+        Score::new(score)
+    }
+}
+
+/// The two weights so that they add up to 1; `None` where they cannot.
+fn normalised(session: f64, weekly: f64) -> Option<(f64, f64)> {
+    let largest = session.max(weekly);
+    if largest <= 0.0 {
+        return None;
+    }
+    // By the largest first, since the sum of two large numbers may be infinite.
+    let (session, weekly) = (session / largest, weekly / largest);
+    let total = session + weekly;
+    Some((session / total, weekly / total))
+}
+
+/// What a window has left, and how soon that is lost, both 0..=1.
+#[derive(Clone, Copy, Debug)]
+struct Left {
+    remaining: f64,
+    urgency: f64,
+}
+
+impl Left {
+    fn of(
+        window: Option<&QuotaWindow>,
+        quota: &QuotaSnapshot,
+        length_ms: u64,
+        now: Timestamp,
+    ) -> Self {
+        let overall = quota.used.map(|used| used.get().clamp(0.0, 1.0));
+        let used = window.map(quota::used).or(overall);
+        Self {
+            remaining: used.map_or(UNKNOWN, |used| 1.0 - used),
+            urgency: window
+                .and_then(|window| window.resets_at)
+                .map_or(UNKNOWN, |end| urgency(end, length_ms, now)),
+        }
+    }
+
+    /// `share` for what is left, the rest of it for pressure.
+    fn score(self, share: f64) -> f64 {
+        let pressure = self.urgency * (1.0 - self.remaining);
+        share * self.remaining + (1.0 - share) * pressure
+    }
+}
+
+/// 0 where the window just began, 1 where it begins anew now or did since it was seen.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "lengths of windows are far below 2^53 ms, and longer times are cut off"
+)]
+fn urgency(end: Timestamp, length_ms: u64, now: Timestamp) -> f64 {
+    let left_ms = end.remaining_ms(now).min(length_ms);
+    1.0 - left_ms as f64 / length_ms as f64
+}

@@ -1,0 +1,37 @@
+//! Chance that belongs to a combo and a number instead of to a request: the same in every replica that has the same
+//! configuration.
+
+use crate::hash;
+use crate::random::Random;
+
+use super::Scope;
+
+/// What such chance is made of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seed(u64);
+
+impl Seed {
+    /// The seed of a combo or of a provider's accounts.
+    pub(super) fn of(scope: &Scope) -> Self {
+        let (kind, name) = match scope {
+            Scope::Combo(combo) => (0, combo.as_str()),
+            Scope::Accounts(provider) => (1, provider.as_str()),
+        };
+        Self(hash::EMPTY).with_number(kind).with(name)
+    }
+
+    /// Adds a text.
+    pub(super) fn with(self, text: &str) -> Self {
+        Self(hash::extend(self.0, text.as_bytes()))
+    }
+
+    /// Adds a number.
+    pub(super) fn with_number(self, number: u64) -> Self {
+        Self(hash::extend(self.0, &number.to_le_bytes()))
+    }
+
+    /// The random numbers of this seed.
+    pub(super) fn random(self) -> Random {
+        Random::new(self.0)
+    }
+}

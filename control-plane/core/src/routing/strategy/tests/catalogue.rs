@@ -1,0 +1,65 @@
+//! `cost-optimized` and `context-optimized` (`routing.md` §8.9, §8.16).
+
+use rstest::rstest;
+
+use super::*;
+
+fn prices(input: f64, output: f64) -> ModelInfo {
+    ModelInfo {
+        input_price: Some(finite(input)),
+        output_price: Some(finite(output)),
+        ..ModelInfo::default()
+    }
+}
+
+#[rstest]
+#[case::vector_routing_v_co1(&[('A', 3.0, 1.0), ('B', 0.5, 1.0)], "BAC")]
+#[case::vector_routing_v_co2(&[('A', 1.0, 1.0), ('B', 1.0, 1.0), ('C', 0.0, 1.0)], "CAB")]
+#[case::vector_routing_v_co3(&[('A', 1.0, 100.0), ('B', 2.0, 2.0)], "ABC")]
+#[case::no_price_is_known(&[], "ABC")]
+fn the_cheapest_input_is_first(#[case] known: &[(char, f64, f64)], #[case] expected: &str) {
+    let mut desk = Desk::of("ABC");
+    for (letter, input, output) in known {
+        desk.info(*letter, prices(*input, *output));
+    }
+    assert_eq!(desk.order(Strategy::CostOptimized), expected);
+}
+
+#[rstest]
+#[case::asked_for(Some(true), &["premium"], "CABD")]
+#[case::asked_for_among_others(Some(true), &["eu", "premium"], "CABD")]
+#[case::not_asked_for(Some(true), &["eu"], "ABCD")]
+#[case::not_switched_on(None, &["premium"], "ABCD")]
+fn a_request_for_a_premium_model_gets_one_while_there_is_one(
+    #[case] manifest_routing: Option<bool>,
+    #[case] tags: &[&str],
+    #[case] expected: &str,
+) {
+    let mut desk = Desk::of("ABCD");
+    desk.config.manifest_routing = manifest_routing;
+    desk.facts.tags = tags.iter().map(|tag| (*tag).to_owned()).collect();
+    desk.info('A', prices(1.0, 1.0));
+    desk.info('B', prices(2.0, 1.0));
+    desk.info(
+        'C',
+        ModelInfo {
+            premium: Some(true),
+            ..prices(3.0, 1.0)
+        },
+    );
+    assert_eq!(desk.order(Strategy::CostOptimized), expected);
+}
+
+#[test]
+fn vector_routing_v_cx1() {
+    let mut desk = Desk::of("ABC");
+    assert_eq!(desk.order(Strategy::ContextOptimized), "ABC");
+    for (letter, tokens) in [('A', 128_000), ('B', 1_000_000)] {
+        let info = ModelInfo {
+            context_window: Some(tokens),
+            ..ModelInfo::default()
+        };
+        desk.info(letter, info);
+    }
+    assert_eq!(desk.order(Strategy::ContextOptimized), "BAC");
+}

@@ -1,0 +1,259 @@
+//! `reset-aware`, `reset-window` and `headroom` (`routing.md` §8.10 to §8.12).
+
+use rstest::rstest;
+
+use super::super::headroom;
+use super::*;
+use crate::config::ResetWindow;
+
+fn quota(
+    session: impl Into<Option<QuotaWindow>>,
+    weekly: impl Into<Option<QuotaWindow>>,
+) -> QuotaSnapshot {
+    QuotaSnapshot {
+        session: session.into(),
+        weekly: weekly.into(),
+        ..QuotaSnapshot::default()
+    }
+}
+
+fn limit_reached() -> QuotaSnapshot {
+    QuotaSnapshot {
+        limit_reached: true,
+        ..QuotaSnapshot::default()
+    }
+}
+
+/// The accounts A to E of §8.10.
+fn five() -> Desk {
+    let mut desk = Desk::of("ABCDE");
+    desk.set_quota('A', of_a());
+    desk.set_quota(
+        'B',
+        quota(window(0.6, HOUR_MS / 2), window(0.8, DAY_MS / 2)),
+    );
+    desk.set_quota('C', quota(window(0.95, HOUR_MS), window(0.4, 3 * DAY_MS)));
+    desk.set_quota('E', limit_reached());
+    desk
+}
+
+fn of_a() -> QuotaSnapshot {
+    quota(window(0.2, 4 * HOUR_MS), window(0.3, 6 * DAY_MS))
+}
+
+fn score(quota: Option<&QuotaSnapshot>) -> f64 {
+    reset_aware::score(quota, &ComboConfig::default(), NOW)
+}
+
+fn assert_score(quota: &QuotaSnapshot, expected: f64) {
+    let score = score(Some(quota));
+    assert!((score - expected).abs() < 0.000_05, "{score}");
+}
+
+#[test]
+fn vector_routing_v_rsa1() {
+    let desk = five();
+    for (letter, expected) in [('A', 0.2683), ('B', 0.5616), ('C', 0.1816)] {
+        let account = connection(&format!("c{}", letter.to_ascii_lowercase()));
+        assert_score(&desk.quotas[&account], expected);
+    }
+    assert!((score(None) - 0.5).abs() < f64::EPSILON);
+    assert!(score(Some(&limit_reached())).is_infinite());
+    assert_eq!(desk.heads(Strategy::ResetAware, 3), "BBB");
+    assert_eq!(desk.order(Strategy::ResetAware), "BDACE");
+    assert_eq!(desk.next_turn(TurnPurpose::Tie), 0, "no turn was needed");
+}
+
+#[test]
+fn vector_routing_v_rsa2() {
+    let monthly = QuotaSnapshot {
+        monthly: Some(window(0.5, 15 * DAY_MS)),
+        ..of_a()
+    };
+    assert_score(&monthly, 0.2794);
+}
+
+#[test]
+fn vector_routing_v_rsa3() {
+    // Only the weekly window counts, and it just began: the score is a quarter of what is left, plus what is overdue.
+    let mut desk = Desk::of("ABC");
+    desk.config.reset_aware_session_weight = Some(Finite::ZERO);
+    for (letter, score) in [('A', 0.56), ('B', 0.53), ('C', 0.30)] {
+        // Begun anew already: 0.25·(1 − used) + 0.75·used.
+        let used = (score - 0.25) / 0.5;
+        desk.set_quota(letter, quota(None, past_window(used, 1)));
+    }
+    let orders: Vec<String> = (0..4).map(|_| desk.order(Strategy::ResetAware)).collect();
+    assert_eq!(orders, ["ABC", "BAC", "ABC", "BAC"]);
+}
+
+#[rstest]
+#[case::both_windows_just_began(quota(window(0.0, 5 * HOUR_MS), window(0.0, 7 * DAY_MS)), 0.32)]
+#[case::a_used_up_week_that_ends_now(quota(window(0.0, 5 * HOUR_MS), window(1.0, 0)), 0.645)]
+#[case::nothing_but_the_overall_share(
+    QuotaSnapshot { used: Some(finite(0.2)), ..QuotaSnapshot::default() },
+    0.35 * (0.45 * 0.8 + 0.55 * 0.1) + 0.65 * (0.25 * 0.8 + 0.75 * 0.1)
+)]
+#[case::one_window_of_two(quota(None, window(0.0, 7 * DAY_MS)), 0.35 * 0.3625 + 0.65 * 0.25)]
+#[case::a_snapshot_that_says_nothing(QuotaSnapshot::default(), 0.5)]
+#[case::a_guarded_account_keeps_a_twentieth(
+    quota(window(1.0, 5 * HOUR_MS), window(0.0, 7 * DAY_MS)),
+    0.05 * 0.65 * 0.25
+)]
+fn scores(#[case] quota: QuotaSnapshot, #[case] expected: f64) {
+    assert_score(&quota, expected);
+}
+
+#[test]
+fn weights_are_brought_to_one_and_both_zero_is_the_default() {
+    let weighted = |session: f64, weekly: f64| {
+        let config = ComboConfig {
+            reset_aware_session_weight: Some(finite(session)),
+            reset_aware_weekly_weight: Some(finite(weekly)),
+            ..ComboConfig::default()
+        };
+        reset_aware::score(Some(&of_a()), &config, NOW)
+    };
+    assert!((weighted(35.0, 65.0) - score(Some(&of_a()))).abs() < 1e-12);
+    assert!((weighted(f64::MAX, f64::MAX) - weighted(1.0, 1.0)).abs() < 1e-12);
+    assert!((weighted(0.0, 0.0) - score(Some(&of_a()))).abs() < 1e-12);
+}
+
+#[test]
+fn an_excluded_account_takes_no_turn_from_its_equals() {
+    let mut desk = Desk::of("ABCD");
+    desk.exclude('A');
+    assert_eq!(desk.heads(Strategy::ResetAware, 6), "BCDBCD");
+    let end = quota(None, window(0.5, HOUR_MS));
+    for letter in ['A', 'B', 'C'] {
+        desk.set_quota(letter, end.clone());
+    }
+    desk.set_turn(TurnPurpose::Tie, 0);
+    let orders: Vec<String> = (0..3).map(|_| desk.order(Strategy::ResetWindow)).collect();
+    assert_eq!(orders, ["BCDA", "CBDA", "BCDA"]);
+}
+
+/// The weekly windows of these accounts end after so many ms.
+fn weekly(ends: &[(char, u64)]) -> Desk {
+    let mut desk = Desk::of("ABC");
+    for (letter, left_ms) in ends {
+        desk.set_quota(*letter, quota(None, window(0.5, *left_ms)));
+    }
+    desk
+}
+
+#[test]
+fn vector_routing_v_rw1() {
+    let desk = weekly(&[('A', 3 * DAY_MS), ('B', 5 * HOUR_MS)]);
+    assert_eq!(desk.order(Strategy::ResetWindow), "BAC");
+}
+
+#[test]
+fn vector_routing_v_rw2() {
+    let mut desk = weekly(&[('A', HOUR_MS), ('B', HOUR_MS + 30_000), ('C', 2 * DAY_MS)]);
+    let orders: Vec<String> = (0..4).map(|_| desk.order(Strategy::ResetWindow)).collect();
+    assert_eq!(orders, ["ABC", "BAC", "ABC", "BAC"]);
+    desk.config.reset_window_tie_band_ms = Some(0);
+    assert_eq!(desk.heads(Strategy::ResetWindow, 2), "AA");
+}
+
+#[test]
+fn vector_routing_v_rw3() {
+    let mut desk = Desk::of("AB");
+    desk.set_quota('A', quota(None, past_window(0.5, 3 * DAY_MS)));
+    desk.set_quota('B', quota(None, past_window(0.5, 1_000)));
+    assert_eq!(desk.heads(Strategy::ResetWindow, 4), "ABAB");
+}
+
+#[test]
+fn vector_routing_v_rw4() {
+    let mut desk = Desk::of("AB");
+    let mut reached = quota(None, window(1.0, 60_000));
+    reached.limit_reached = true;
+    desk.set_quota('A', reached);
+    desk.set_quota('B', quota(None, window(0.5, 2 * DAY_MS)));
+    assert_eq!(desk.order(Strategy::ResetWindow), "BA");
+}
+
+#[rstest]
+#[case::weekly_by_default(None, None, "BA")]
+#[case::the_session_too(None, Some(true), "AB")]
+#[case::the_session_alone(Some(vec![ResetWindow::Session]), None, "AB")]
+#[case::the_month_which_nobody_has(Some(vec![ResetWindow::Monthly]), None, "AB")]
+#[case::none_named_but_the_session(Some(vec![]), Some(true), "AB")]
+fn windows_that_count(
+    #[case] windows: Option<Vec<ResetWindow>>,
+    #[case] include_session: Option<bool>,
+    #[case] expected: &str,
+) {
+    let mut desk = Desk::of("AB");
+    desk.config.reset_windows = windows;
+    desk.config.reset_window_include_session = include_session;
+    desk.set_quota('A', quota(window(0.5, HOUR_MS), window(0.5, 3 * DAY_MS)));
+    desk.set_quota('B', quota(window(0.5, 2 * HOUR_MS), window(0.5, DAY_MS)));
+    assert_eq!(desk.order(Strategy::ResetWindow), expected);
+}
+
+#[test]
+fn without_a_named_window_any_end_counts_and_then_the_overall_one() {
+    let mut desk = Desk::of("ABC");
+    let overall = QuotaSnapshot {
+        resets_at: Some(NOW.plus_ms(3 * HOUR_MS)),
+        ..QuotaSnapshot::default()
+    };
+    desk.set_quota('A', overall);
+    let of_model = QuotaSnapshot {
+        weekly_by_model: vec![
+            (ModelId::new("another").unwrap(), window(0.5, 1)),
+            (desk.place('B').model.clone(), window(0.5, HOUR_MS)),
+        ],
+        ..QuotaSnapshot::default()
+    };
+    desk.set_quota('B', of_model);
+    desk.set_quota('C', quota(window(0.5, 2 * HOUR_MS), None));
+    assert_eq!(desk.order(Strategy::ResetWindow), "BCA");
+}
+
+#[test]
+fn vector_routing_v_hr1() {
+    let mut desk = Desk::of("ABCD");
+    desk.set_quota('A', quota(window(0.30, HOUR_MS), window(0.60, DAY_MS)));
+    desk.set_quota('B', quota(window(0.50, HOUR_MS), window(0.20, DAY_MS)));
+    desk.set_quota('D', quota(window(0.90, HOUR_MS), window(0.10, DAY_MS)));
+    let left = |account: &str| headroom::left(desk.quotas.get(account).map(AsRef::as_ref), NOW);
+    for (account, expected) in [("ca", 0.4), ("cb", 0.5), ("cc", 1.0), ("cd", 0.1)] {
+        assert!((left(account) - expected).abs() < 1e-12, "{account}");
+    }
+    assert_eq!(desk.order(Strategy::Headroom), "CBAD");
+}
+
+#[test]
+fn vector_routing_v_hr2() {
+    let mut desk = Desk::of("BCA");
+    assert_eq!(desk.order(Strategy::Headroom), "BCA");
+    for letter in ['A', 'B', 'C'] {
+        desk.set_quota(letter, quota(window(0.5, HOUR_MS), None));
+    }
+    assert_eq!(desk.order(Strategy::Headroom), "BCA");
+}
+
+#[rstest]
+#[case::more_than_everything(quota(window(7.0, HOUR_MS), None), 0.0)]
+#[case::less_than_nothing(quota(window(-7.0, HOUR_MS), None), 1.0)]
+#[case::began_anew_since(quota(past_window(0.9, 1), window(0.2, DAY_MS)), 0.8)]
+#[case::limit_reached(limit_reached(), 0.0)]
+#[case::the_overall_share(
+    QuotaSnapshot { used: Some(finite(0.3)), ..QuotaSnapshot::default() },
+    0.7
+)]
+#[case::of_the_window_that_is_full(
+    QuotaSnapshot { limit_reached: true, ..quota(past_window(1.0, 1), window(0.5, DAY_MS)) },
+    0.5
+)]
+#[case::a_full_week(
+    QuotaSnapshot { limit_reached: true, ..quota(past_window(0.5, 1), window(1.0, DAY_MS)) },
+    0.0
+)]
+fn what_is_left(#[case] quota: QuotaSnapshot, #[case] expected: f64) {
+    assert!((headroom::left(Some(&quota), NOW) - expected).abs() < 1e-12);
+}

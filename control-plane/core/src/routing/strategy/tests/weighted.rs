@@ -1,0 +1,128 @@
+//! `weighted` (`routing.md` §8.2, decision 36).
+
+use rstest::rstest;
+
+use super::*;
+
+/// Steps with these weights, and a request whose draw is `unit`.
+fn desk(weights: &[u32], unit: f64) -> Desk {
+    let letters: String = ('A'..).take(weights.len()).collect();
+    let mut desk = Desk::of(&letters);
+    for (place, weight) in desk.places.iter_mut().zip(weights) {
+        place.weight = Finite::from(*weight);
+    }
+    desk.seed = seed_where(|seed| (Random::new(seed).unit() - unit).abs() < 0.001);
+    desk
+}
+
+#[rstest]
+#[case::vector_routing_v_w1(&[70, 20, 10], 0.50, "", "ABC")]
+#[case::vector_routing_v_w2(&[70, 20, 10], 0.75, "", "BAC")]
+#[case::vector_routing_v_w3(&[70, 20, 10], 0.95, "", "CAB")]
+#[case::vector_routing_v_w4(&[70, 20, 10], 0.50, "A", "BC")]
+#[case::vector_routing_v_w6(&[10, 30, 30], 0.10, "", "ABC")]
+#[case::the_heavier_of_what_is_left_is_next(&[10, 20, 70], 0.05, "", "ACB")]
+#[case::a_draw_of_almost_one(&[70, 20, 10], 0.9999, "", "CAB")]
+#[case::without_weight_only_where_nothing_else_is_left(&[0, 20, 10], 0.0005, "BC", "A")]
+#[case::nothing_is_left(&[70, 20, 10], 0.50, "ABC", "")]
+fn one_step_is_drawn_by_weight(
+    #[case] weights: &[u32],
+    #[case] unit: f64,
+    #[case] excluded: &str,
+    #[case] expected: &str,
+) {
+    let mut desk = desk(weights, unit);
+    for letter in excluded.chars() {
+        desk.exclude(letter);
+    }
+    assert_eq!(desk.tried(Strategy::Weighted), expected);
+}
+
+#[rstest]
+#[case::first(0.1, 'A')]
+#[case::second(0.5, 'B')]
+#[case::third(0.9, 'C')]
+fn vector_routing_v_w5(#[case] unit: f64, #[case] expected: char) {
+    let desk = desk(&[0, 0, 0], unit);
+    assert!(desk.order(Strategy::Weighted).starts_with(expected));
+}
+
+#[test]
+fn a_step_without_weight_is_never_drawn_beside_one_that_has_some() {
+    let mut desk = desk(&[0, 1, 0], 0.5);
+    for seed in 0..2_000 {
+        desk.seed = seed;
+        assert_eq!(desk.order(Strategy::Weighted), "BAC");
+    }
+}
+
+#[test]
+fn what_is_excluded_comes_last_in_the_order_of_the_combo() {
+    let mut desk = desk(&[10, 70, 90, 20], 0.01);
+    desk.exclude('A');
+    desk.exclude('C');
+    assert_eq!(desk.order(Strategy::Weighted), "BDAC");
+}
+
+#[test]
+fn a_group_shares_its_weight_and_stands_together() {
+    let mut desk = desk(&[10, 30, 30, 60], 0.05);
+    desk.place('C').group = 1;
+    desk.exclude('B');
+    // B and C are one step of weight 30, which C alone keeps eligible.
+    assert_eq!(desk.order(Strategy::Weighted), "ADBC");
+    desk.exclude('C');
+    assert_eq!(desk.tried(Strategy::Weighted), "AD");
+}
+
+#[test]
+fn behind_the_drawn_step_tiers_keep_their_order() {
+    let mut desk = desk(&[10, 20, 70, 30], 0.9);
+    desk.config.composite_tiers = Some(crate::config::CompositeTiers {
+        default_tier: "first".to_owned(),
+        tiers: BTreeMap::new(),
+    });
+    assert_eq!(desk.order(Strategy::Weighted), "DABC");
+}
+
+#[test]
+fn shares_are_those_of_the_weights() {
+    let mut desk = desk(&[70, 20, 10], 0.0);
+    let mut drawn = BTreeMap::new();
+    for seed in 0..10_000 {
+        desk.seed = seed;
+        *drawn.entry(desk.order(Strategy::Weighted)).or_insert(0) += 1;
+    }
+    assert!((6_850..7_150).contains(&drawn["ABC"]), "{drawn:?}");
+    assert!((1_880..2_120).contains(&drawn["BAC"]), "{drawn:?}");
+    assert!((910..1_090).contains(&drawn["CAB"]), "{drawn:?}");
+    assert_eq!(drawn.len(), 3);
+}
+
+#[test]
+fn a_draw_is_in_force_for_as_many_requests_as_configured() {
+    let mut desk = desk(&[70, 20, 10], 0.0);
+    desk.config.sticky_weighted_limit = Some(4);
+    let mut heads = String::new();
+    for seed in 0..4_000 {
+        desk.seed = seed;
+        heads.push_str(&desk.heads(Strategy::Weighted, 1));
+    }
+    let draws: Vec<&[u8]> = heads.as_bytes().chunks(4).collect();
+    for draw in &draws {
+        assert!(draw.iter().all(|head| *head == draw[0]), "{draw:?}");
+    }
+    let of_a = draws.iter().filter(|draw| draw[0] == b'A').count();
+    assert!((650..750).contains(&of_a), "{of_a} of 1000");
+}
+
+#[test]
+fn a_draw_in_force_ends_when_its_step_is_excluded() {
+    let mut desk = desk(&[70, 20, 10], 0.0);
+    desk.config.sticky_weighted_limit = Some(1_000);
+    let head = desk.heads(Strategy::Weighted, 1).chars().next().unwrap();
+    desk.exclude(head);
+    let next = desk.tried(Strategy::Weighted);
+    assert_eq!(next.len(), 2);
+    assert!(!next.contains(head));
+}

@@ -1,0 +1,106 @@
+//! `weighted`: one step is drawn by weight, the rest follow by weight (`routing.md` §8.2, decision 36).
+//!
+//! Only steps with a target that no gate excludes are drawn. The comparison is strict, so a step of weight 0 is drawn
+//! only when all of them weigh 0, and then each is as likely.
+//!
+//! With `stickyWeightedLimit` n above 1 a draw is in force for n requests: its chance comes from the combo and the
+//! number of the draw. A step that is excluded meanwhile drops out of the draw, which is then another one.
+
+use std::cmp::Reverse;
+use std::ops::Range;
+
+use super::score::Score;
+use super::seed::Seed;
+use super::{Halt, Order, Ordered, Question, TurnPurpose};
+
+/// One step drawn by weight.
+#[derive(Debug)]
+pub(super) struct Weighted;
+
+impl Order for Weighted {
+    fn order(&self, question: &Question<'_>) -> Result<Ordered, Halt> {
+        let mut groups = groups(question);
+        if let Some(drawn) = drawn(&groups, unit(question)?)
+            && let Some(head) = groups.get_mut(..=drawn)
+        {
+            head.rotate_right(1);
+        }
+        let rest = groups.get_mut(1..).unwrap_or_default();
+        if question.config.composite_tiers.is_none() {
+            // The sort is stable, so equal weights stay in the order of the combo.
+            rest.sort_by_key(|group| (!group.eligible, Reverse(group.rank())));
+        }
+        let order: Vec<usize> = groups.into_iter().flat_map(|group| group.members).collect();
+        Ok(order.into())
+    }
+}
+
+/// A step and what it resolved to.
+#[derive(Debug)]
+struct Group {
+    members: Range<usize>,
+    weight: f64,
+    eligible: bool,
+}
+
+impl Group {
+    /// By what it follows after the drawn one; those that are excluded anyway stay in the order of the combo.
+    fn rank(&self) -> Score {
+        Score::new(if self.eligible { self.weight } else { 0.0 })
+    }
+}
+
+fn groups(question: &Question<'_>) -> Vec<Group> {
+    let mut groups = Vec::with_capacity(question.candidates.len());
+    let mut start: usize = 0;
+    for members in question
+        .candidates
+        .chunk_by(|one, next| one.group == next.group)
+    {
+        let end = start.saturating_add(members.len());
+        groups.push(Group {
+            members: start..end,
+            weight: members
+                .first()
+                .map_or(0.0, |member| member.weight.get().max(0.0)),
+            eligible: (start..end).any(|index| question.conditions.is_eligible(index)),
+        });
+        start = end;
+    }
+    groups
+}
+
+/// The number in `[0, 1)` that draws.
+fn unit(question: &Question<'_>) -> Result<f64, Halt> {
+    let limit = u64::from(question.config.sticky_weighted_limit.unwrap_or(1));
+    if limit <= 1 {
+        return Ok(question.random().unit());
+    }
+    let turn = question.take(TurnPurpose::Weighted)?;
+    let draw = turn.checked_div(limit).unwrap_or(turn);
+    Ok(Seed::of(question.scope).with_number(draw).random().unit())
+}
+
+/// Position of the group that `unit` draws; `None` where nothing is eligible.
+fn drawn(groups: &[Group], unit: f64) -> Option<usize> {
+    let eligible = || {
+        groups
+            .iter()
+            .enumerate()
+            .filter(|(_, group)| group.eligible)
+    };
+    let total: f64 = eligible().map(|(_, group)| group.weight).sum();
+    let all_zero = total <= 0.0;
+    let weight = |group: &Group| if all_zero { 1.0 } else { group.weight };
+    let total: f64 = eligible().map(|(_, group)| weight(group)).sum();
+    let threshold = unit * total;
+    let mut passed = 0.0;
+    eligible()
+        .find(|(_, group)| {
+            passed += weight(group);
+            threshold < passed
+        })
+        // Should a sum be rounded down below the threshold, the last that has a weight was meant.
+        .or_else(|| eligible().rfind(|(_, group)| weight(group) > 0.0))
+        .map(|(index, _)| index)
+}

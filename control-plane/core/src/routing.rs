@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `resolve`, `pool` | from the model name of a request to targets, accounts of them where a strategy needs them |
 //! | `order`, [`strategy`] | the order in which targets and accounts are tried |
+//! | `layers` | what may reorder targets afterwards: conversations and equal prompts stay with their account |
 //! | `turns` | counters that strategies take turns with |
 //! | `private_view` | the view with the request's own failures in it |
 //! | `gates`, `exclusion` | the ordered list of reasons to skip an account, and what was skipped |
@@ -22,6 +23,7 @@ mod exclusion;
 mod exhaustion;
 mod explain;
 mod gates;
+mod layers;
 mod order;
 mod pool;
 mod private_view;

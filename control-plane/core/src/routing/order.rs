@@ -5,6 +5,7 @@ use crate::breaker::Phase;
 use crate::config::{ComboTarget, Connection};
 
 use super::accounts::Scene;
+use super::layers;
 use super::resolve::NOTHING_SET;
 use super::strategy::{self, Candidate, Charge, Conditions, Halt, Ordered, Question, Scope};
 
@@ -41,12 +42,13 @@ impl Sequence {
         let Some(combo) = scene.route.combo else {
             return Ok(as_listed);
         };
-        if ordering.keeps_order() || begun || len < 2 {
+        let keeps_order = ordering.keeps_order() && !layers::any(scene.route.config);
+        if keeps_order || begun || len < 2 {
             return Ok(as_listed);
         }
         let scope = Scope::Combo(combo.combo.name.clone());
         let candidates: Vec<Candidate<'_>> = scene.route.targets.iter().map(candidate).collect();
-        let ordered = ordering.order(&Question {
+        let question = Question {
             scope: &scope,
             candidates: &candidates,
             config: scene.route.config,
@@ -57,7 +59,9 @@ impl Sequence {
             turns: scene.input.turns,
             seed: scene.input.random,
             now: scene.input.now,
-        })?;
+        };
+        let mut ordered = ordering.order(&question)?;
+        layers::apply(&mut ordered.order, &question, scene.route.strategy);
         Ok(Self {
             positions: positions(&ordered),
             len,

@@ -9,19 +9,18 @@
 mod cache_optimized;
 mod context_optimized;
 mod cost_optimized;
-mod headroom;
-pub mod layers;
+pub(super) mod headroom;
 mod least_used;
 mod lkgp;
 mod p2c;
 mod priority;
 mod quota;
 mod random;
-mod rendezvous;
+pub(super) mod rendezvous;
 mod reset_aware;
 mod reset_window;
 mod round_robin;
-mod score;
+pub(super) mod score;
 mod seed;
 mod strict_random;
 #[cfg(test)]

@@ -6,6 +6,7 @@ mod egress;
 mod final_answers;
 mod gates;
 mod naming;
+mod orders;
 mod properties;
 mod rule_scopes;
 
@@ -188,6 +189,7 @@ impl World {
             self.now,
             self.so_far.attempts.len(),
         ));
+        self.so_far.order.clone_from(&dispatch.order);
     }
 
     /// Walks the request to its end. The script gets the attempt as text and how many there were before.

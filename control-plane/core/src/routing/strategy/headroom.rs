@@ -30,7 +30,7 @@ impl Order for Headroom {
 }
 
 /// Share of quota that is left, 0..=1; 1 where nothing is known.
-pub(super) fn left(quota: Option<&QuotaSnapshot>, now: Timestamp) -> f64 {
+pub(in crate::routing) fn left(quota: Option<&QuotaSnapshot>, now: Timestamp) -> f64 {
     let Some(quota) = quota else {
         return 1.0;
     };

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 /// What numbers may differ by and still be taken for equal at a limit: decimal fractions are not exact.
-pub(super) const ROUNDING: f64 = 1e-9;
+pub(in crate::routing) const ROUNDING: f64 = 1e-9;
 
 /// A score. What is no number is less than everything else, so that it never comes first.
 #[derive(Clone, Copy, Debug)]

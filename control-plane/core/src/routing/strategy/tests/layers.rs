@@ -2,9 +2,9 @@
 
 use rstest::rstest;
 
-use super::super::layers::apply;
 use super::*;
 use crate::config::AutoConfig;
+use crate::routing::layers::apply;
 
 /// The conversation was served by the account of this target before.
 fn stuck(letters: &str, bound: char) -> Desk {

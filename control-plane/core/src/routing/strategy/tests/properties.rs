@@ -5,9 +5,9 @@ use proptest::prelude::{
 };
 use proptest::strategy::Strategy as Generate;
 
-use super::super::layers;
 use super::*;
 use crate::config::ResetWindow;
+use crate::routing::layers;
 
 /// Every strategy.
 pub(super) const ALL: [Strategy; 20] = [

@@ -7,9 +7,9 @@
 
 use crate::config::{ComboConfig, Strategy};
 
-use super::rendezvous::Rendezvous;
-use super::score::ROUNDING;
-use super::{Question, headroom};
+use super::strategy::rendezvous::Rendezvous;
+use super::strategy::score::ROUNDING;
+use super::strategy::{Question, headroom};
 
 /// Share of quota that an account must have left for a conversation to stay with it.
 const LEAST_HEADROOM: f64 = 0.15;
@@ -29,8 +29,13 @@ enum CacheScope {
     Global,
 }
 
+/// Whether the combo has any of them on.
+pub(super) fn any(config: &ComboConfig) -> bool {
+    config.session_stickiness == Some(true) || config.prompt_cache_affinity == Some(true)
+}
+
 /// Applies the layers that the combo has on to the order that its strategy made.
-pub fn apply(order: &mut [usize], question: &Question<'_>, strategy: Strategy) {
+pub(super) fn apply(order: &mut [usize], question: &Question<'_>, strategy: Strategy) {
     if matches!(strategy, Strategy::Fusion | Strategy::Pipeline) {
         // They send to every target, and where it stands matters.
         return;

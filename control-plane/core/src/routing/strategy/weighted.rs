@@ -30,7 +30,10 @@ impl Order for Weighted {
             // The sort is stable, so equal weights stay in the order of the combo.
             rest.sort_by_key(|group| (!group.eligible, Reverse(group.rank())));
         }
-        let order: Vec<usize> = groups.into_iter().flat_map(|group| group.members).collect();
+        let mut order = Vec::with_capacity(question.candidates.len());
+        for group in groups {
+            order.extend(group.members);
+        }
         Ok(order.into())
     }
 }

@@ -15,6 +15,7 @@ mod lkgp;
 mod p2c;
 mod priority;
 mod quota;
+mod quota_share;
 mod random;
 pub(super) mod rendezvous;
 mod reset_aware;
@@ -22,6 +23,8 @@ mod reset_window;
 mod round_robin;
 pub(super) mod score;
 mod seed;
+#[cfg(test)]
+mod stage;
 mod strict_random;
 #[cfg(test)]
 mod tests;
@@ -273,6 +276,7 @@ pub fn of(strategy: Strategy) -> &'static dyn Order {
         Strategy::Lkgp => &lkgp::LastKnownGoodFirst,
         Strategy::ContextOptimized => &context_optimized::ContextOptimized,
         Strategy::CacheOptimized => &cache_optimized::CacheOptimized,
-        Strategy::Auto | Strategy::QuotaShare => &priority::Priority,
+        Strategy::Auto => &priority::Priority,
+        Strategy::QuotaShare => &quota_share::QuotaShare,
     }
 }

@@ -6,6 +6,7 @@
 //!
 //! Strategies are pure: the past is [`Telemetry`], chance is [`Random`], and whose turn it is comes from [`Turns`].
 
+pub mod auto;
 mod cache_optimized;
 mod context_optimized;
 mod cost_optimized;
@@ -212,6 +213,8 @@ fn first_of(count: usize, first: usize) -> Vec<usize> {
 pub struct Ordered {
     /// Positions in [`Question::candidates`], each exactly once.
     pub order: Vec<usize>,
+    /// How many of them, from the first on, may be used; those behind are only told.
+    pub usable: usize,
     /// What the order costs the first of it.
     pub charge: Option<Charge>,
 }
@@ -219,6 +222,7 @@ pub struct Ordered {
 impl From<Vec<usize>> for Ordered {
     fn from(order: Vec<usize>) -> Self {
         Self {
+            usable: order.len(),
             order,
             charge: None,
         }
@@ -276,7 +280,7 @@ pub fn of(strategy: Strategy) -> &'static dyn Order {
         Strategy::Lkgp => &lkgp::LastKnownGoodFirst,
         Strategy::ContextOptimized => &context_optimized::ContextOptimized,
         Strategy::CacheOptimized => &cache_optimized::CacheOptimized,
-        Strategy::Auto => &priority::Priority,
+        Strategy::Auto => &auto::Auto,
         Strategy::QuotaShare => &quota_share::QuotaShare,
     }
 }

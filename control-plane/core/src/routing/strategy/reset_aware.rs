@@ -140,9 +140,7 @@ impl Left {
         let used = window.map(quota::used).or(overall);
         Self {
             remaining: used.map_or(UNKNOWN, |used| 1.0 - used),
-            urgency: window
-                .and_then(|window| window.resets_at)
-                .map_or(UNKNOWN, |end| urgency(end, length_ms, now)),
+            urgency: urgency(window, length_ms, now),
         }
     }
 
@@ -153,12 +151,28 @@ impl Left {
     }
 }
 
+/// How soon the windows of 5 hours and 7 days begin anew, by their weights, 0..=1.
+pub(super) fn windows_urgency(
+    config: &ComboConfig,
+    quota: Option<&QuotaSnapshot>,
+    now: Timestamp,
+) -> f64 {
+    let terms = Terms::of(config);
+    let session = quota.and_then(|quota| quota.session.as_ref());
+    let weekly = quota.and_then(|quota| quota.weekly.as_ref());
+    terms.session * urgency(session, quota::SESSION_MS, now)
+        + terms.weekly * urgency(weekly, quota::WEEKLY_MS, now)
+}
+
 /// 0 where the window just began, 1 where it begins anew now or did since it was seen.
 #[expect(
     clippy::cast_precision_loss,
     reason = "lengths of windows are far below 2^53 ms, and longer times are cut off"
 )]
-fn urgency(end: Timestamp, length_ms: u64, now: Timestamp) -> f64 {
+fn urgency(window: Option<&QuotaWindow>, length_ms: u64, now: Timestamp) -> f64 {
+    let Some(end) = window.and_then(|window| window.resets_at) else {
+        return UNKNOWN;
+    };
     let left_ms = end.remaining_ms(now).min(length_ms);
     1.0 - left_ms as f64 / length_ms as f64
 }

@@ -1,0 +1,229 @@
+//! `auto`: the target that sixteen factors speak for (`routing.md` §9).
+//!
+//! | room | what it holds |
+//! |---|---|
+//! | `reading`, `allowance` | what is known of a candidate, each thing looked up once |
+//! | `factors`, `weights` | sixteen numbers from 0 to 1, and how much each counts |
+//! | `healing`, [`Adaptation`] | who is not picked for a while |
+//! | `budget` | what a request may cost |
+//! | `routers`, `tiers`, `sla` | who is picked |
+//!
+//! First goes who was picked, then the others of the pool by score, then the rest by score; within each what the budget
+//! affords goes first. What is below the quota cut-off, and what a strict budget does not afford, is behind all of it and
+//! may not be used ([`Ordered::usable`]). When that is true of all, the request ends with 429 or 402.
+//!
+//! Telemetry may be seconds old: all of it only weighs, and what must not be used is excluded by gates. Whose turn it is
+//! and what is explored are each replica's own.
+
+mod adaptation;
+mod allowance;
+mod budget;
+mod factors;
+mod healing;
+#[cfg(test)]
+mod properties;
+mod reading;
+mod refusal;
+mod routers;
+mod sla;
+#[cfg(test)]
+mod tests;
+mod tiers;
+mod weights;
+
+use std::cmp::Reverse;
+
+use crate::config::AutoConfig;
+
+use super::{Halt, Order, Ordered, Question, Scope};
+
+pub use adaptation::{Adaptation, LEAST_SCORE};
+pub use factors::Factors;
+
+use budget::Budget;
+use factors::Largest;
+use reading::Reading;
+use routers::Router;
+use weights::Weights;
+
+/// What was made of one candidate.
+#[derive(Clone, Debug)]
+pub struct Assessment {
+    /// What speaks for it.
+    pub factors: Factors,
+    /// The factors by their weights, less for what is in a bad way; 0..=1.
+    pub score: f64,
+    reading: Reading,
+}
+
+/// Assesses all candidates, in their order.
+#[must_use]
+pub fn assess(question: &Question<'_>) -> Vec<Assessment> {
+    let weights = Weights::of(
+        question.facts.mode.as_deref(),
+        question.config.auto.as_ref(),
+    );
+    let readings = reading::read(question, weights.cache_affinity());
+    let largest = Largest::of(readings.iter());
+    readings
+        .into_iter()
+        .map(|reading| {
+            let factors = largest.factors(&reading);
+            Assessment {
+                score: weights.score(&factors) * factors::multiplier(&reading),
+                factors,
+                reading,
+            }
+        })
+        .collect()
+}
+
+/// Everything a pick depends on.
+struct Contest<'a> {
+    question: &'a Question<'a>,
+    config: &'a AutoConfig,
+    assessments: Vec<Assessment>,
+}
+
+impl Contest<'_> {
+    fn score(&self, index: usize) -> f64 {
+        self.assessments
+            .get(index)
+            .map_or(0.0, |assessment| assessment.score)
+    }
+
+    fn combo_name(&self) -> &str {
+        match self.question.scope {
+            Scope::Combo(combo) => combo.as_str(),
+            Scope::Accounts(_) => "",
+        }
+    }
+
+    fn affords(&self, budget: Budget, index: usize) -> bool {
+        let assessment = self.assessments.get(index);
+        assessment.is_some_and(|assessment| budget.affords(&assessment.reading))
+    }
+
+    /// Those whose account has at least the share of quota left that the combo asks for.
+    fn within_quota(&self) -> Vec<usize> {
+        let cutoff = self.config.quota_cutoff_percent.map_or(0.0, f64::from);
+        self.assessments
+            .iter()
+            .enumerate()
+            .filter(|(_, assessment)| assessment.reading.allowance.left * 100.0 >= cutoff)
+            .map(|(index, _)| index)
+            .collect()
+    }
+}
+
+/// Orders by score.
+#[derive(Debug)]
+pub(super) struct Auto;
+
+impl Order for Auto {
+    fn expands_accounts(&self) -> bool {
+        true
+    }
+
+    fn order(&self, question: &Question<'_>) -> Result<Ordered, Halt> {
+        if question.candidates.is_empty() {
+            return Ok(Vec::new().into());
+        }
+        let nothing_set = AutoConfig::default();
+        let contest = Contest {
+            question,
+            config: question.config.auto.as_ref().unwrap_or(&nothing_set),
+            assessments: assess(question),
+        };
+        let kept = contest.within_quota();
+        if kept.is_empty() {
+            return Err(refusal::below_quota(&contest));
+        }
+        let pool = healing::pool(&contest, &kept);
+        let budget = Budget::of(question.facts, contest.config);
+        let router = Router::of(contest.config);
+        let picked = pick(&contest, router, budget, &pool, &kept)?;
+        let mut places = vec![Place::Barred; contest.assessments.len()];
+        for (list, within, beyond) in [
+            (&kept, Place::Rest, Place::DearRest),
+            (&pool, Place::Pool, Place::DearPool),
+        ] {
+            for index in list {
+                let place = match budget {
+                    Some(budget) if !contest.affords(budget, *index) => {
+                        if budget.is_strict() {
+                            Place::Barred
+                        } else {
+                            beyond
+                        }
+                    }
+                    Some(_) | None => within,
+                };
+                set(&mut places, *index, place);
+            }
+        }
+        if let Some(picked) = picked {
+            set(&mut places, picked, Place::Picked);
+        }
+        let usable = places
+            .iter()
+            .filter(|place| **place != Place::Barred)
+            .count();
+        let mut order: Vec<usize> = (0..places.len()).collect();
+        order.sort_by_cached_key(|index| {
+            let rank = router.rank(&contest, *index);
+            (places.get(*index).copied(), Reverse(rank))
+        });
+        Ok(Ordered {
+            usable,
+            ..order.into()
+        })
+    }
+}
+
+/// Where a candidate stands, before its score is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    Picked,
+    Pool,
+    Rest,
+    /// Of the pool, but over the cap.
+    DearPool,
+    DearRest,
+    /// May not be used.
+    Barred,
+}
+
+fn set(places: &mut [Place], index: usize, place: Place) {
+    if let Some(of) = places.get_mut(index) {
+        *of = place;
+    }
+}
+
+/// Picks what the budget affords as long as anything is: of the pool, else of all that are within their quotas. If
+/// nothing is, the cheapest, unless the budget is strict.
+fn pick(
+    contest: &Contest<'_>,
+    router: Router,
+    budget: Option<Budget>,
+    pool: &[usize],
+    kept: &[usize],
+) -> Result<Option<usize>, Halt> {
+    let Some(budget) = budget else {
+        return router.pick(contest, pool);
+    };
+    for list in [pool, kept] {
+        let affordable: Vec<usize> = list
+            .iter()
+            .copied()
+            .filter(|index| contest.affords(budget, *index))
+            .collect();
+        if !affordable.is_empty() {
+            return router.pick(contest, &affordable);
+        }
+    }
+    if budget.is_strict() {
+        return Err(refusal::over_budget(contest));
+    }
+    Ok(routers::cheapest(contest, pool))
+}

@@ -1,0 +1,207 @@
+//! How long a target that keeps failing is left alone by `auto` (`routing.md` §9.1 step 5, §9.4).
+//!
+//! Two things keep it away, and the later end counts: failures in a row (the third for 5 minutes, the sixth for 15, the
+//! ninth and each third after it for 60) and a score below [`LEAST_SCORE`] (5 minutes, then 10, 20 and 30). A success
+//! ends both.
+//!
+//! As with cooldowns (decision 9), what was under way when an exclusion began neither lengthens nor ends it: thirty
+//! failures at once are one incident.
+
+use serde::{Deserialize, Serialize};
+
+use crate::time::Timestamp;
+
+/// A score below this keeps a target away.
+pub const LEAST_SCORE: f64 = 0.2;
+
+/// Failures in a row from one exclusion to the next.
+const FAILURES_PER_STEP: u32 = 3;
+const FIRST_MS: u64 = 5 * 60_000;
+const SECOND_MS: u64 = 15 * 60_000;
+const LONGEST_MS: u64 = 60 * 60_000;
+
+const LOW_SCORE_MS: u64 = 5 * 60_000;
+const LONGEST_LOW_SCORE_MS: u64 = 30 * 60_000;
+
+/// What is kept per target of a combo.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Adaptation {
+    /// Failures in a row.
+    failures: u32,
+    /// When the last exclusion for failures began.
+    escalated_at: Option<Timestamp>,
+    /// When it ends.
+    failing_until: Option<Timestamp>,
+    /// Exclusions for low scores in a row.
+    low_scores: u32,
+    /// When the last of them ends.
+    low_score_until: Option<Timestamp>,
+}
+
+impl Adaptation {
+    /// An attempt that began at `started_at` failed at `at`.
+    pub fn failed(&mut self, started_at: Timestamp, at: Timestamp) {
+        if self.was_under_way(started_at) {
+            return;
+        }
+        self.failures = self.failures.saturating_add(1);
+        if !self.failures.is_multiple_of(FAILURES_PER_STEP) {
+            return;
+        }
+        let length_ms = match self.failures / FAILURES_PER_STEP {
+            0 | 1 => FIRST_MS,
+            2 => SECOND_MS,
+            _ => LONGEST_MS,
+        };
+        self.escalated_at = Some(at);
+        self.failing_until = self.failing_until.max(Some(at.plus_ms(length_ms)));
+    }
+
+    /// An attempt that began at `started_at` succeeded.
+    pub fn succeeded(&mut self, started_at: Timestamp) {
+        if !self.was_under_way(started_at) {
+            *self = Self::default();
+        }
+    }
+
+    /// The target was scored at `at`. What is no number says nothing.
+    pub fn scored(&mut self, score: f64, at: Timestamp) {
+        if score >= LEAST_SCORE {
+            self.low_scores = 0;
+            self.low_score_until = None;
+        } else if score < LEAST_SCORE && self.low_score_until.is_none_or(|until| until <= at) {
+            let doublings = 1_u64.checked_shl(self.low_scores).unwrap_or(u64::MAX);
+            let length_ms = LOW_SCORE_MS.saturating_mul(doublings);
+            self.low_scores = self.low_scores.saturating_add(1);
+            self.low_score_until = Some(at.plus_ms(length_ms.min(LONGEST_LOW_SCORE_MS)));
+        }
+    }
+
+    /// Until when the target is left alone, if it ever was since its last success.
+    #[must_use]
+    pub fn until(&self) -> Option<Timestamp> {
+        self.failing_until.max(self.low_score_until)
+    }
+
+    fn was_under_way(&self, started_at: Timestamp) -> bool {
+        self.escalated_at.is_some_and(|began| started_at < began)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use rstest::rstest;
+
+    use super::*;
+
+    const START: Timestamp = Timestamp(1_800_000_000_000);
+    const MINUTE_MS: u64 = 60_000;
+
+    fn after_failures(count: u64) -> (Adaptation, Timestamp) {
+        let mut adaptation = Adaptation::default();
+        let mut at = START;
+        for _ in 0..count {
+            at = at.plus_ms(1_000);
+            adaptation.failed(at, at);
+        }
+        (adaptation, at)
+    }
+
+    #[rstest]
+    #[case::two(2, None)]
+    #[case::three(3, Some(5))]
+    #[case::six(6, Some(15))]
+    #[case::nine(9, Some(60))]
+    #[case::twelve(12, Some(60))]
+    fn every_third_failure_in_a_row_keeps_the_target_away(
+        #[case] failures: u64,
+        #[case] minutes: Option<u64>,
+    ) {
+        let (adaptation, at) = after_failures(failures);
+        let expected = minutes.map(|minutes| at.plus_ms(minutes * MINUTE_MS));
+        assert_eq!(adaptation.until(), expected);
+    }
+
+    #[test]
+    fn between_two_steps_the_end_stands() {
+        let (third, _) = after_failures(3);
+        let (fifth, _) = after_failures(5);
+        assert_eq!(fifth.until(), third.until());
+    }
+
+    #[test]
+    fn a_success_starts_over() {
+        let (mut adaptation, at) = after_failures(8);
+        adaptation.succeeded(at);
+        assert_eq!(adaptation, Adaptation::default());
+    }
+
+    #[test]
+    fn thirty_failures_at_once_are_one_incident() {
+        let mut adaptation = Adaptation::default();
+        for number in 0..30 {
+            adaptation.failed(START, START.plus_ms(1_000 + number));
+        }
+        let third = START.plus_ms(1_002);
+        assert_eq!(adaptation.until(), Some(third.plus_ms(5 * MINUTE_MS)));
+    }
+
+    #[test]
+    fn a_success_that_was_under_way_ends_nothing() {
+        let (mut adaptation, at) = after_failures(3);
+        let excluded = adaptation.clone();
+        adaptation.succeeded(at.minus_ms(1));
+        assert_eq!(adaptation, excluded);
+    }
+
+    #[test]
+    fn low_scores_keep_it_away_longer_each_time() {
+        let mut adaptation = Adaptation::default();
+        let mut at = START;
+        for minutes in [5, 10, 20, 30, 30] {
+            adaptation.scored(0.19, at);
+            let end = at.plus_ms(minutes * MINUTE_MS);
+            adaptation.scored(0.0, end.minus_ms(1));
+            assert_eq!(adaptation.until(), Some(end));
+            at = end;
+        }
+        adaptation.scored(LEAST_SCORE, at);
+        assert_eq!(adaptation, Adaptation::default());
+    }
+
+    #[test]
+    fn no_number_is_no_score() {
+        let mut adaptation = Adaptation::default();
+        adaptation.scored(f64::NAN, START);
+        assert_eq!(adaptation, Adaptation::default());
+    }
+
+    #[test]
+    fn the_later_end_counts() {
+        let (mut adaptation, at) = after_failures(6);
+        adaptation.scored(0.0, at);
+        assert_eq!(adaptation.until(), Some(at.plus_ms(15 * MINUTE_MS)));
+        adaptation.scored(0.0, at.plus_ms(12 * MINUTE_MS));
+        assert_eq!(adaptation.until(), Some(at.plus_ms(22 * MINUTE_MS)));
+    }
+
+    proptest! {
+        #[test]
+        fn an_end_is_never_further_than_an_hour_and_never_moves_back_by_failures(
+            events in proptest::collection::vec((0..100_000_u64, 0..50_000_u64, -1.0..1.0_f64), 0..100),
+        ) {
+            let mut adaptation = Adaptation::default();
+            let mut at = START;
+            for (gap_ms, took_ms, score) in events {
+                at = at.plus_ms(gap_ms);
+                let before = adaptation.until();
+                adaptation.failed(at.minus_ms(took_ms), at);
+                prop_assert!(adaptation.until() >= before);
+                adaptation.scored(score, at);
+                prop_assert!(adaptation.until().is_none_or(|end| end <= at.plus_ms(60 * MINUTE_MS)));
+            }
+        }
+    }
+}

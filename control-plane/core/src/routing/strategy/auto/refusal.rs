@@ -1,0 +1,46 @@
+//! How a request ends that `auto` may send nowhere (`routing.md` §7.4).
+
+use crate::routing::Rejection;
+
+use super::super::Halt;
+use super::Contest;
+
+/// Every account is below the quota cut-off: 429, to be asked again when the first quota begins anew.
+pub(super) fn below_quota(contest: &Contest<'_>) -> Halt {
+    let now = contest.question.now;
+    let returns_at = contest
+        .assessments
+        .iter()
+        .filter_map(|assessment| assessment.reading.allowance.returns_at)
+        .filter(|end| *end > now)
+        .min();
+    Halt::Reject(Box::new(Rejection {
+        error_type: "rate_limit_error".to_owned(),
+        message: "every account of the combo is below its quota cut-off".to_owned(),
+        retry_after_secs: returns_at.map(|end| end.remaining_ms(now).div_ceil(1_000)),
+        ..refusal(contest, 429, "quota_cutoff")
+    }))
+}
+
+/// No target is within a strict budget: 402.
+pub(super) fn over_budget(contest: &Contest<'_>) -> Halt {
+    Halt::Reject(Box::new(Rejection {
+        message: "every target of the combo would cost more than the budget".to_owned(),
+        ..refusal(contest, 402, "budget_exceeded")
+    }))
+}
+
+fn refusal(contest: &Contest<'_>, status: u16, code: &str) -> Rejection {
+    Rejection {
+        status,
+        code: code.to_owned(),
+        error_type: "invalid_request_error".to_owned(),
+        message: String::new(),
+        retry_after_secs: None,
+        pass_through: false,
+        terminal_reason: code.to_owned(),
+        pool_size: u32::try_from(contest.assessments.len()).unwrap_or(u32::MAX),
+        attempted: 0,
+        excluded: Vec::new(),
+    }
+}

@@ -14,7 +14,7 @@
 //! | `accounts` | the accounts of a target and the choice among them |
 //! | `driver` | targets, retries, waits |
 //! | `wait` | waiting for a cooldown instead of failing |
-//! | [`strategy`], [`intent`] | in which order targets are tried, and what a request is about |
+//! | [`intent`] | what a request is about |
 //! | `terminal` | the final answer when nothing is left |
 //! | `explain` | all of it laid open for people |
 

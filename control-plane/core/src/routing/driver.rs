@@ -349,7 +349,8 @@ impl<'a> Driver<'a> {
         let past = Past::of_fresh_target(&exhaustion);
         let failures = Progress::last_attempts(so_far);
         let mut timers = Vec::new();
-        for target in route.targets.iter() {
+        let ordered = self.sequence.after(None);
+        for target in ordered.filter_map(|index| route.targets.get(index)) {
             self.scene
                 .for_each_account(target, past, now, |connection, hits| {
                     let failure = failures.iter().rev().find(|failure| {

@@ -9,14 +9,10 @@ use crate::config::{ComboConfig, Strategy};
 
 use super::strategy::rendezvous::Rendezvous;
 use super::strategy::score::ROUNDING;
-use super::strategy::{Question, headroom};
+use super::strategy::{Question, auto, headroom};
 
 /// Share of quota that an account must have left for a conversation to stay with it.
 const LEAST_HEADROOM: f64 = 0.15;
-/// The factor of `auto` that already looks at the cache.
-const CACHE_FACTOR: &str = "cacheAffinity";
-/// The router that `auto` uses where none is named.
-const DEFAULT_ROUTER: &str = "rules";
 
 /// What prompt-cache affinity may do to an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +44,7 @@ pub(super) fn apply(order: &mut [usize], question: &Question<'_>, strategy: Stra
     let Some(key) = &question.facts.cache_key else {
         return;
     };
-    let keeps_head = stuck || (strategy == Strategy::Auto && names_router(question.config));
+    let keeps_head = stuck || (strategy == Strategy::Auto && auto::names_router(question.config));
     let movable = order.get_mut(usize::from(keeps_head)..).unwrap_or_default();
     let rendezvous = Rendezvous::new(key);
     match scope {
@@ -110,7 +106,7 @@ fn cache_scope(question: &Question<'_>, strategy: Strategy) -> CacheScope {
     }
     match strategy {
         Strategy::CacheOptimized | Strategy::Fusion | Strategy::Pipeline => CacheScope::Off,
-        Strategy::Auto if weighs_cache(question.config) => CacheScope::Off,
+        Strategy::Auto if auto::weighs_cache(question) => CacheScope::Off,
         Strategy::Priority | Strategy::Weighted | Strategy::FillFirst | Strategy::QuotaShare => {
             CacheScope::WithinModels
         }
@@ -128,20 +124,6 @@ fn cache_scope(question: &Question<'_>, strategy: Strategy) -> CacheScope {
         | Strategy::Lkgp
         | Strategy::ContextOptimized => CacheScope::Global,
     }
-}
-
-fn weighs_cache(config: &ComboConfig) -> bool {
-    let auto = config.auto.as_ref();
-    // A pack replaces all weights, and none of them weighs it.
-    auto.filter(|auto| auto.mode_pack.is_none())
-        .and_then(|auto| auto.weights.as_ref()?.get(CACHE_FACTOR))
-        .is_some_and(|weight| weight.get() > 0.0)
-}
-
-/// A router is named that picked the head on purpose.
-fn names_router(config: &ComboConfig) -> bool {
-    let router = config.auto.as_ref().and_then(|auto| auto.router.as_deref());
-    router.is_some_and(|router| router != DEFAULT_ROUTER)
 }
 
 /// Sorts the targets of each model over the places that they have together, so that the order of the models stays.

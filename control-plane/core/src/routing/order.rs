@@ -12,8 +12,9 @@ use super::strategy::{self, Candidate, Charge, Conditions, Halt, Ordered, Questi
 /// The order of a request's targets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sequence {
-    /// Positions in the list of targets; empty = as listed.
+    /// Positions in the list of targets, without those that are ruled out; empty = all as listed.
     positions: Vec<u32>,
+    /// How many targets are in the order.
     len: usize,
     /// What the first dispatch in this order costs.
     pub(super) charge: Option<Charge>,
@@ -23,15 +24,16 @@ impl Sequence {
     /// The order of this request: the one it carries along, else a new one.
     pub(super) fn of(scene: &Scene<'_>) -> Result<Self, Halt> {
         let len = scene.route.targets.len();
+        let ordering = strategy::of(scene.route.strategy);
         let carried = &scene.input.so_far.order;
-        if is_permutation(carried, len) {
+        let is_whole = carried.len() == len || ordering.rules_out();
+        if is_whole && names_each_once(carried, len) {
             return Ok(Self {
                 positions: carried.clone(),
-                len,
+                len: carried.len(),
                 charge: None,
             });
         }
-        let ordering = strategy::of(scene.route.strategy);
         let as_listed = Self {
             positions: Vec::new(),
             len,
@@ -43,7 +45,8 @@ impl Sequence {
             return Ok(as_listed);
         };
         let keeps_order = ordering.keeps_order() && !layers::any(scene.route.config);
-        if keeps_order || begun || len < 2 {
+        let has_choice = len > 1 || ordering.rules_out();
+        if keeps_order || begun || !has_choice {
             return Ok(as_listed);
         }
         let scope = Scope::Combo(combo.combo.name.clone());
@@ -61,10 +64,11 @@ impl Sequence {
             now: scene.input.now,
         };
         let mut ordered = ordering.order(&question)?;
+        ordered.order.truncate(ordered.usable);
         layers::apply(&mut ordered.order, &question, scene.route.strategy);
         Ok(Self {
+            len: ordered.order.len(),
             positions: positions(&ordered),
-            len,
             charge: ordered.charge,
         })
     }
@@ -164,18 +168,16 @@ fn positions(ordered: &Ordered) -> Vec<u32> {
         .collect()
 }
 
-/// Whether it names every position exactly once; a request may carry anything.
-fn is_permutation(order: &[u32], len: usize) -> bool {
-    if order.len() != len || len == 0 {
-        return false;
-    }
+/// Whether it names positions, each once; a request may carry anything.
+fn names_each_once(order: &[u32], len: usize) -> bool {
     let mut seen = vec![false; len];
-    order.iter().all(|position| {
-        let place = usize::try_from(*position)
-            .ok()
-            .and_then(|position| seen.get_mut(position));
-        place.is_some_and(|seen| !std::mem::replace(seen, true))
-    })
+    !order.is_empty()
+        && order.iter().all(|position| {
+            let place = usize::try_from(*position)
+                .ok()
+                .and_then(|position| seen.get_mut(position));
+            place.is_some_and(|seen| !std::mem::replace(seen, true))
+        })
 }
 
 struct TargetConditions<'a> {

@@ -250,6 +250,12 @@ pub trait Order: Debug + Sync {
         false
     }
 
+    /// It may rule candidates out or refuse the request ([`Ordered::usable`], [`Halt::Reject`]), so a single candidate
+    /// is put to it too.
+    fn rules_out(&self) -> bool {
+        false
+    }
+
     /// Orders all candidates.
     ///
     /// # Errors

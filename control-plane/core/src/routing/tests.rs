@@ -9,6 +9,7 @@ mod naming;
 mod orders;
 mod properties;
 mod rule_scopes;
+mod ruled_out;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -33,7 +33,7 @@ mod weights;
 
 use std::cmp::Reverse;
 
-use crate::config::AutoConfig;
+use crate::config::{AutoConfig, ComboConfig};
 
 use super::{Halt, Order, Ordered, Question, Scope};
 
@@ -56,13 +56,26 @@ pub struct Assessment {
     reading: Reading,
 }
 
+/// Whether it matters for the score who has the prompt in its cache.
+pub(in crate::routing) fn weighs_cache(question: &Question<'_>) -> bool {
+    weights(question).cache_affinity()
+}
+
+/// Whether the router that the combo names picks on purpose, by something else than the shares of `rules`.
+pub(in crate::routing) fn names_router(config: &ComboConfig) -> bool {
+    let config = config.auto.as_ref();
+    config.is_some_and(|config| Router::of(config) != Router::Rules)
+}
+
+fn weights(question: &Question<'_>) -> Weights {
+    let config = question.config.auto.as_ref();
+    Weights::of(question.facts.mode.as_deref(), config)
+}
+
 /// Assesses all candidates, in their order.
 #[must_use]
 pub fn assess(question: &Question<'_>) -> Vec<Assessment> {
-    let weights = Weights::of(
-        question.facts.mode.as_deref(),
-        question.config.auto.as_ref(),
-    );
+    let weights = weights(question);
     let readings = reading::read(question, weights.cache_affinity());
     let largest = Largest::of(readings.iter());
     readings
@@ -122,6 +135,10 @@ pub(super) struct Auto;
 
 impl Order for Auto {
     fn expands_accounts(&self) -> bool {
+        true
+    }
+
+    fn rules_out(&self) -> bool {
         true
     }
 

@@ -220,6 +220,19 @@ mod tests {
     }
 
     #[test]
+    fn the_page_prints_the_weights_in_force() {
+        let page = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/auto.md"));
+        let mut names = vec!["default".to_owned()];
+        names.extend(PACKS.map(|(name, _)| format!("`{name}`")));
+        assert!(page.contains(&format!("| factor | {} |", names.join(" | "))));
+        for (name, default, packs) in TABLE {
+            let weights = packs.map(|weight| weight.to_string()).join(" | ");
+            let row = format!("| `{name}` | {default} | {weights} |");
+            assert!(page.contains(&row), "{row}");
+        }
+    }
+
+    #[test]
     fn every_set_adds_up_to_one() {
         let packs = PACKS.map(|(_, pack)| Weights::pack(pack));
         for weights in packs.into_iter().chain([Weights::default()]) {

@@ -1,8 +1,9 @@
 //! `cost-optimized`: the cheapest input first (`routing.md` §8.9).
 //!
-//! The price of the output does not count. What has no known price comes last.
+//! The price of the output does not count. What has no known price comes last. With `manifestRouting`, a request that
+//! wants a premium model is kept from the others while a premium one can be used.
 
-use super::{Halt, Order, Ordered, Question};
+use super::{Candidate, Halt, Order, Ordered, Question};
 
 /// Tag of a request that wants a premium model.
 const PREMIUM: &str = "premium";
@@ -12,16 +13,38 @@ const PREMIUM: &str = "premium";
 pub(super) struct CostOptimized;
 
 impl Order for CostOptimized {
-    fn order(&self, question: &Question<'_>) -> Result<Ordered, Halt> {
-        let premium_first = question.config.manifest_routing == Some(true)
-            && question.facts.tags.iter().any(|tag| tag == PREMIUM);
-        Ok(question
-            .sorted_by(|candidate| {
-                let info = question.catalogue.get(candidate.provider, candidate.model);
-                // The others are left for when no premium one can be used any more.
-                let demoted = premium_first && info.premium != Some(true);
-                (demoted, info.input_price.is_none(), info.input_price)
-            })
-            .into())
+    fn rules_out(&self) -> bool {
+        true
     }
+
+    fn order(&self, question: &Question<'_>) -> Result<Ordered, Halt> {
+        let info =
+            |candidate: &Candidate<'_>| question.catalogue.get(candidate.provider, candidate.model);
+        let is_premium = |candidate: &Candidate<'_>| info(candidate).premium == Some(true);
+        let premium_only = wants_premium(question)
+            && question
+                .candidates
+                .iter()
+                .enumerate()
+                .any(|(index, one)| is_premium(one) && question.conditions.is_eligible(index));
+        let may_be_used = |candidate: &Candidate<'_>| !premium_only || is_premium(candidate);
+        let order = question.sorted_by(|candidate| {
+            let price = info(candidate).input_price;
+            (!may_be_used(candidate), price.is_none(), price)
+        });
+        let usable = question
+            .candidates
+            .iter()
+            .filter(|candidate| may_be_used(candidate))
+            .count();
+        Ok(Ordered {
+            usable,
+            ..order.into()
+        })
+    }
+}
+
+fn wants_premium(question: &Question<'_>) -> bool {
+    question.config.manifest_routing == Some(true)
+        && question.facts.tags.iter().any(|tag| tag == PREMIUM)
 }

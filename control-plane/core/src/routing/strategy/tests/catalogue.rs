@@ -26,28 +26,40 @@ fn the_cheapest_input_is_first(#[case] known: &[(char, f64, f64)], #[case] expec
 }
 
 #[rstest]
-#[case::asked_for(Some(true), &["premium"], "CABD")]
-#[case::asked_for_among_others(Some(true), &["eu", "premium"], "CABD")]
-#[case::not_asked_for(Some(true), &["eu"], "ABCD")]
-#[case::not_switched_on(None, &["premium"], "ABCD")]
+#[case::asked_for(Some(true), &["premium"], "", "EC", "ABD")]
+#[case::asked_for_among_others(Some(true), &["eu", "premium"], "", "EC", "ABD")]
+#[case::not_asked_for(Some(true), &["eu"], "", "ABECD", "")]
+#[case::not_switched_on(None, &["premium"], "", "ABECD", "")]
+#[case::one_of_them_can_be_used(Some(true), &["premium"], "E", "EC", "ABD")]
+#[case::none_of_them_can_be_used(Some(true), &["premium"], "CE", "ABECD", "")]
 fn a_request_for_a_premium_model_gets_one_while_there_is_one(
     #[case] manifest_routing: Option<bool>,
     #[case] tags: &[&str],
-    #[case] expected: &str,
+    #[case] excluded: &str,
+    #[case] usable: &str,
+    #[case] ruled_out: &str,
 ) {
-    let mut desk = Desk::of("ABCD");
+    let mut desk = Desk::of("ABCDE");
     desk.config.manifest_routing = manifest_routing;
     desk.facts.tags = tags.iter().map(|tag| (*tag).to_owned()).collect();
     desk.info('A', prices(1.0, 1.0));
     desk.info('B', prices(2.0, 1.0));
-    desk.info(
-        'C',
-        ModelInfo {
+    for (letter, price) in [('C', 4.0), ('E', 3.0)] {
+        let info = ModelInfo {
             premium: Some(true),
-            ..prices(3.0, 1.0)
-        },
-    );
-    assert_eq!(desk.order(Strategy::CostOptimized), expected);
+            ..prices(price, 1.0)
+        };
+        desk.info(letter, info);
+    }
+    for letter in excluded.chars() {
+        desk.exclude(letter);
+    }
+    let ordered = desk
+        .ask(|question| of(Strategy::CostOptimized).order(question))
+        .unwrap();
+    let (may, may_not) = ordered.order.split_at(ordered.usable);
+    assert_eq!(desk.letters(may), usable);
+    assert_eq!(desk.letters(may_not), ruled_out);
 }
 
 #[test]

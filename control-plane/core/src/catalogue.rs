@@ -101,4 +101,9 @@ impl Catalogue {
             .and_then(|models| models.get(model))
             .unwrap_or(&self.unknown)
     }
+
+    /// The models of a provider that have a row, by name.
+    pub fn models(&self, provider: &ProviderId) -> impl Iterator<Item = &ModelId> {
+        self.rows.get(provider).into_iter().flat_map(BTreeMap::keys)
+    }
 }

@@ -7,10 +7,14 @@
 pub mod base_url;
 mod combo;
 mod index;
+mod mapping;
+mod meaning;
+mod names;
 mod oauth;
 mod step;
 #[cfg(test)]
 mod tests;
+mod tiers;
 mod validate;
 mod violations;
 
@@ -24,8 +28,10 @@ pub use combo::{
     FusionConfig, NestedComboMode, ResetWindow, Strategy,
 };
 pub use index::key_hash;
+pub use mapping::ModelMapping;
+pub(crate) use meaning::split_model;
 pub use oauth::{ClientAuthentication, OauthClient};
-pub(crate) use step::split_model;
+pub use step::{ComboStep, ModelStep, Step};
 pub use violations::MAX_VIOLATIONS;
 pub(crate) use violations::Violations;
 
@@ -41,6 +47,10 @@ pub const MAX_ENTRIES: usize = 100_000;
 pub const MAX_PROVIDER_MODELS: usize = 10_000;
 /// Most steps of a combo.
 pub const MAX_STEPS: usize = 1_000;
+/// Most targets that the steps of a combo come to (`routing.md` §1.6).
+pub const MAX_TARGETS: usize = 1_000;
+/// Most mappings of models to combos.
+pub const MAX_MAPPINGS: usize = 100;
 /// Most models of a connection, and most connections or models that a key is limited to.
 pub const MAX_LIMITED_TO: usize = 1_000;
 
@@ -55,6 +65,8 @@ pub struct Document {
     pub connections: Vec<Connection>,
     /// Named ordered lists of steps.
     pub combos: Vec<Combo>,
+    /// Models that stand for combos; the first that fits counts.
+    pub model_mappings: Vec<ModelMapping>,
     /// Clients' API keys.
     pub keys: Vec<ApiKey>,
     /// Resilience settings, as written.
@@ -142,29 +154,6 @@ pub struct Connection {
     pub client_secret: Option<SecretSource>,
 }
 
-/// One step of a combo: `provider/model` alone, or with members.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(untagged)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub enum Step {
-    /// `provider/model`.
-    Model(String),
-    /// With members.
-    Detailed(DetailedStep),
-}
-
-/// A step with members.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct DetailedStep {
-    /// `provider/model`.
-    pub model: String,
-    /// Pins the step to one connection.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub connection: Option<ConnectionId>,
-}
-
 /// A client's API key. Only its SHA-256 is kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -204,11 +193,11 @@ pub struct Config {
     pub document: Arc<Document>,
     /// Its settings as they act.
     pub settings: Arc<Settings>,
-    /// What had to be mended in the settings, where they are stored ones.
+    /// What had to be mended in settings and combos, where they are stored ones.
     pub mended: Vec<Violation>,
     /// Providers with their policies and connections.
     pub providers: BTreeMap<ProviderId, ProviderEntry>,
-    /// Combos by name, steps resolved.
+    /// Combos by name, steps resolved; those nobody wrote are hidden ([`ComboEntry::hidden`]).
     pub combos: BTreeMap<ComboName, ComboEntry>,
     /// Keys by lower-case hex SHA-256. A key that still names a secret to read is not in it.
     pub keys: BTreeMap<String, Arc<ApiKey>>,
@@ -240,8 +229,43 @@ pub struct ComboEntry {
     pub combo: Combo,
     /// Its members after the cascade (`routing.md` §1.5).
     pub config: ComboConfig,
-    /// Its steps as targets.
-    pub targets: Vec<ComboTarget>,
+    /// Its steps as targets, those of combos it refers to in their place; empty where it cannot be used.
+    pub targets: Arc<[ComboTarget]>,
+    /// What its strategy orders, where that is not each target by itself: combos it refers to, as units of their own
+    /// (`routing.md` §1.6, `execute`). Together they cover all targets in order.
+    pub units: Vec<Unit>,
+    /// Nobody wrote it, so nobody is told of it; who knows its name may ask for it.
+    pub hidden: bool,
+}
+
+/// Targets that a strategy orders as one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unit {
+    /// As [`ComboTarget::key`], of the step.
+    pub key: Arc<str>,
+    /// Position of its step in the combo that orders it.
+    pub group: u32,
+    /// Weight of that step, 0..=100.
+    pub weight: Finite,
+    /// Position of its first target.
+    pub start: u32,
+    /// Position behind its last target.
+    pub end: u32,
+    /// The combo that orders what is in it; absent for a single target.
+    pub nested: Option<Box<NestedCombo>>,
+}
+
+/// A combo within another one that orders its targets itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NestedCombo {
+    /// Its name.
+    pub name: ComboName,
+    /// How it orders.
+    pub strategy: Strategy,
+    /// Its members after the cascade.
+    pub config: Arc<ComboConfig>,
+    /// What it orders.
+    pub units: Vec<Unit>,
 }
 
 /// A step after resolution (`routing.md` §1.3).

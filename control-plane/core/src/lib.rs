@@ -21,6 +21,7 @@ pub mod cooldown;
 pub mod daily_reset;
 pub mod egress;
 pub mod gate;
+mod glob;
 mod hash;
 pub mod ids;
 pub mod lockout;

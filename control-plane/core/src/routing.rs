@@ -4,7 +4,7 @@
 //! | room | what it holds |
 //! |---|---|
 //! | `resolve`, `pool` | from the model name of a request to targets, accounts of them where a strategy needs them |
-//! | `order`, [`strategy`] | the order in which targets and accounts are tried |
+//! | `order`, `units`, [`strategy`] | the order in which targets and accounts are tried |
 //! | `layers` | what may reorder targets afterwards: conversations and equal prompts stay with their account |
 //! | `turns` | counters that strategies take turns with |
 //! | `private_view` | the view with the request's own failures in it |
@@ -36,6 +36,7 @@ mod terminal;
 #[cfg(test)]
 mod tests;
 mod turns;
+mod units;
 mod wait;
 
 use std::fmt;
@@ -177,7 +178,8 @@ pub struct AttemptsSoFar {
     pub waits: u32,
     /// Time spent in them, in ms.
     pub waited_ms: u64,
-    /// The order of the targets, as positions in the resolved list, from the first dispatch on; empty: as listed.
+    /// The order of the targets, as positions in the resolved list, from the first dispatch on; those it does not name
+    /// are not tried. Empty: as listed.
     pub order: Vec<u32>,
 }
 

@@ -327,7 +327,7 @@ fn whole(answer: Answered) -> Response<ReplyBody> {
 
 /// The combo's strategy; of a model that is no combo, the one that chose the account (`routing.md` §5.0).
 fn strategy(config: &Config, model: &str, dispatch: &Dispatch) -> Option<&'static str> {
-    if let Some(entry) = config.combo(model) {
+    if let Some(entry) = config.combo_for(model) {
         return Some(entry.combo.strategy.as_str());
     }
     let entry = config.provider(&dispatch.attempt.provider)?;

@@ -20,8 +20,9 @@ pub(crate) fn list(format: Format, config: &Config, key: Option<&ApiKey>) -> Res
     };
     let combos = config
         .combos
-        .keys()
-        .map(|name| (name.as_str().to_owned(), "combo"));
+        .iter()
+        .filter(|(_, entry)| !entry.hidden)
+        .map(|(name, _)| (name.as_str().to_owned(), "combo"));
     let models = config.providers.values().flat_map(|entry| {
         let provider = entry.provider.id.as_str();
         let models = entry.provider.models.iter();

@@ -1,10 +1,9 @@
 //! The configuration document. Secrets are never part of it.
 
-use tidegate_core::config::{
-    ApiKey, Combo, ComboConfig, Connection, DetailedStep, Document, OauthClient, Provider,
-    SecretSource, Step,
-};
-use tidegate_core::ids::{ComboName, ConnectionId, KeyId, ModelId, ProviderId};
+mod combo;
+
+use tidegate_core::config::{ApiKey, Connection, Document, OauthClient, Provider, SecretSource};
+use tidegate_core::ids::{ConnectionId, KeyId, ModelId, ProviderId};
 use tidegate_core::settings::WrittenSettings;
 use tidegate_proto::config::v1 as proto;
 
@@ -21,9 +20,14 @@ pub fn to_proto(document: &Document) -> proto::Document {
             .iter()
             .map(connection_to_proto)
             .collect(),
-        combos: document.combos.iter().map(combo_to_proto).collect(),
+        combos: document.combos.iter().map(combo::to_proto).collect(),
         keys: document.keys.iter().map(key_to_proto).collect(),
         settings_json: serde_json::to_string(&document.settings).unwrap_or_default(),
+        model_mappings: document
+            .model_mappings
+            .iter()
+            .map(combo::mapping_to_proto)
+            .collect(),
     }
 }
 
@@ -42,7 +46,8 @@ pub fn from_proto(document: proto::Document) -> Result<Document, WireError> {
     Ok(Document {
         providers: each(document.providers, provider_from_proto)?,
         connections: each(document.connections, connection_from_proto)?,
-        combos: each(document.combos, combo_from_proto)?,
+        combos: each(document.combos, combo::from_proto)?,
+        model_mappings: each(document.model_mappings, combo::mapping_from_proto)?,
         keys: each(document.keys, key_from_proto)?,
         settings,
     })
@@ -190,69 +195,6 @@ fn connection_from_proto(
     })
 }
 
-fn combo_to_proto(combo: &Combo) -> proto::Combo {
-    proto::Combo {
-        name: combo.name.to_string(),
-        strategy: serde_word(&combo.strategy),
-        steps: combo
-            .steps
-            .iter()
-            .map(|step| match step {
-                Step::Model(model) => proto::Step {
-                    model: model.clone(),
-                    connection: String::new(),
-                },
-                Step::Detailed(step) => proto::Step {
-                    model: step.model.clone(),
-                    connection: step
-                        .connection
-                        .as_ref()
-                        .map(ToString::to_string)
-                        .unwrap_or_default(),
-                },
-            })
-            .collect(),
-        config_json: if combo.config.is_empty() {
-            String::new()
-        } else {
-            serde_json::to_string(&combo.config).unwrap_or_default()
-        },
-    }
-}
-
-fn combo_from_proto(index: usize, message: proto::Combo) -> Result<Combo, WireError> {
-    let field = |member: &str| format!("combos[{index}].{member}");
-    let steps = message
-        .steps
-        .into_iter()
-        .enumerate()
-        .map(|(step, message)| {
-            if message.connection.is_empty() {
-                return Ok(Step::Model(message.model));
-            }
-            Ok(Step::Detailed(DetailedStep {
-                connection: Some(name(
-                    field(&format!("steps[{step}].connection")),
-                    ConnectionId::new(&message.connection),
-                )?),
-                model: message.model,
-            }))
-        })
-        .collect::<Result<Vec<_>, WireError>>()?;
-    let config = if message.config_json.is_empty() {
-        ComboConfig::default()
-    } else {
-        serde_json::from_str(&message.config_json)
-            .map_err(|error| WireError::invalid(field("config"), error.to_string()))?
-    };
-    Ok(Combo {
-        name: name(field("name"), ComboName::new(&message.name))?,
-        strategy: optional_word(field("strategy"), &message.strategy)?.unwrap_or_default(),
-        steps,
-        config,
-    })
-}
-
 fn key_to_proto(key: &ApiKey) -> proto::ApiKey {
     proto::ApiKey {
         id: key.id.to_string(),
@@ -301,7 +243,12 @@ mod tests {
             "perModelQuota": false,
             "refreshToken": {"file": "token"}, "clientId": "own", "clientSecret": {"env": "SECRET"}}],
         "combos": [{"name": "smart", "strategy": "priority", "config": {"maxRetries": 0},
-            "steps": ["openai/gpt-4o", {"model": "openai/gpt-4o", "connection": "main"}]}],
+            "steps": ["openai/gpt-4o", "other", {"model": "openai/gpt-4o", "connection": "main"},
+                {"model": "other"},
+                {"model": "openai/*", "allowedConnections": ["main"], "weight": 12.5, "id": "a",
+                    "label": "b", "tags": ["c"], "prompt": "d", "fallbackOnlyOnQuotaExhaustion": true},
+                {"combo": "other", "weight": 3, "id": "e", "label": "f"}, {"combo": "other"}]}],
+        "modelMappings": [{"pattern": "gpt-*", "combo": "smart"}],
         "keys": [{"id": "team", "sha256": "ab", "allowedConnections": ["main"],
             "allowedModels": ["smart"]}],
         "settings": {"modelLockout": {"enabled": true}}
@@ -350,6 +297,32 @@ mod tests {
         assert_eq!(
             refused(|message| message.combos[0].config_json = "{\"x\":1}".to_owned()),
             "combos[0].config"
+        );
+        assert_eq!(
+            refused(|message| message.combos[0].steps[2].connection = "a b".to_owned()),
+            "combos[0].steps[2].connection"
+        );
+        assert_eq!(
+            refused(|message| message.combos[0].steps[4].weight = f64::NAN),
+            "combos[0].steps[4].weight"
+        );
+        assert_eq!(
+            refused(|message| {
+                message.combos[0].steps[4].allowed_connections = vec![String::new()];
+            }),
+            "combos[0].steps[4].allowedConnections[0]"
+        );
+        assert_eq!(
+            refused(|message| message.combos[0].steps[5].combo = "a b".to_owned()),
+            "combos[0].steps[5].combo"
+        );
+        assert_eq!(
+            refused(|message| message.combos[0].steps[5].model = "openai/gpt-4o".to_owned()),
+            "combos[0].steps[5]"
+        );
+        assert_eq!(
+            refused(|message| message.model_mappings[0].combo = String::new()),
+            "modelMappings[0].combo"
         );
         assert_eq!(
             refused(|message| message.keys[0].allowed_connections.push(String::new())),

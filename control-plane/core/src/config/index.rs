@@ -1,19 +1,22 @@
 //! From a good document to what decisions look things up in.
 
-use std::collections::BTreeMap;
+pub(super) mod auto;
+pub(super) mod combos;
+mod entries;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
 use crate::catalogue::Catalogue;
 use crate::classify::{self, RuleBooks};
-use crate::ids::{ComboName, ConnectionId, ModelId, ProviderId};
-use crate::number::Finite;
+use crate::ids::{ConnectionId, ModelId, ProviderId};
 use crate::settings::{Overrides, ProviderPolicy, Settings, StoredReading};
 
 use super::{
-    ApiKey, ComboEntry, ComboTarget, Config, Connection, Document, ProviderEntry, Violation,
-    base_url, split_model, validate,
+    ApiKey, ComboEntry, Config, Connection, Document, ProviderEntry, Violation, Violations,
+    base_url, validate,
 };
 
 /// The name a client's API key is looked up by: the lower-case hex SHA-256 of the whole key.
@@ -41,23 +44,27 @@ impl Config {
                 Settings::default()
             }
         };
+        for faults in validate::combos(&document) {
+            found.extend(faults.all());
+        }
         if !found.is_empty() {
             return Err(found.into_vec());
         }
-        Ok(Self::index(
-            document,
-            version,
-            overrides,
-            settings,
-            Vec::new(),
-        ))
+        let bad = BTreeSet::new();
+        let config = Self::index(document, version, overrides, settings, &bad, &mut found);
+        if found.is_empty() {
+            Ok(config)
+        } else {
+            Err(found.into_vec())
+        }
     }
 
-    /// Checks a document that the store holds and indexes it; its settings are read leniently
-    /// ([`crate::settings::WrittenSettings::stored`]), so they are never a reason not to use it.
+    /// Checks a document that the store holds and indexes it. Its settings and combos are never a reason not to use it:
+    /// settings are read leniently ([`crate::settings::WrittenSettings::stored`]); a combo that is no good has no
+    /// targets, a step that leads nowhere is left out, and both are told in [`Config::mended`].
     ///
     /// # Errors
-    /// As [`Self::build`], but for the settings.
+    /// As [`Self::build`], but for settings and combos.
     pub fn build_stored(
         document: Document,
         version: u64,
@@ -72,36 +79,50 @@ impl Config {
             warnings,
             members: _,
         } = document.settings.stored();
-        Ok(Self::index(
-            document, version, overrides, settings, warnings,
-        ))
+        let mut mended = Violations::default();
+        for Violation { field, message } in warnings {
+            mended.push(field, message);
+        }
+        let mut bad = BTreeSet::new();
+        for (index, faults) in validate::combos(&document).into_iter().enumerate() {
+            if !faults.of_combo.is_empty() {
+                bad.insert(index);
+            }
+            mended.extend(faults.all());
+        }
+        let mut config = Self::index(document, version, overrides, settings, &bad, &mut mended);
+        config.mended = mended.into_vec();
+        Ok(config)
     }
 
+    /// `bad` are the combos that cannot be used, by position; `found` gets what is wrong with what combos come to.
     fn index(
         document: Document,
         version: u64,
         overrides: &Overrides,
         settings: Settings,
-        mended: Vec<Violation>,
+        bad: &BTreeSet<usize>,
+        found: &mut Violations,
     ) -> Self {
         // Every process comes through here before it judges anything.
         classify::prepare();
         let connections: Vec<Arc<Connection>> =
             document.connections.iter().cloned().map(Arc::new).collect();
+        let catalogue = Catalogue::default();
         Self {
             version,
             providers: providers(&document, &settings, &connections, overrides),
-            combos: combos(&document),
+            combos: entries::of(&document, &catalogue, bad, found),
             keys: keys(&document),
             connections: connections
                 .into_iter()
                 .map(|connection| (connection.id.clone(), connection))
                 .collect(),
             bare_models: bare_models(&document),
-            catalogue: Catalogue::default(),
+            catalogue,
             document: Arc::new(document),
             settings: Arc::new(settings),
-            mended,
+            mended: Vec::new(),
         }
     }
 
@@ -127,6 +148,27 @@ impl Config {
     #[must_use]
     pub fn combo(&self, name: &str) -> Option<&ComboEntry> {
         self.combos.get(name)
+    }
+
+    /// The combo that a request for this name gets: the one of this name, `combo/<name>`, or the first that the name
+    /// is mapped to (`routing.md` §1.4). Names that begin with `auto/` are never mapped, nor is `auto`.
+    #[must_use]
+    pub fn combo_for(&self, name: &str) -> Option<&ComboEntry> {
+        if let Some(entry) = self.combo(name) {
+            return Some(entry);
+        }
+        if auto::is_auto(name) {
+            return None;
+        }
+        if let Some(entry) = name
+            .strip_prefix("combo/")
+            .and_then(|name| self.combo(name))
+        {
+            return Some(entry);
+        }
+        let mut mappings = self.document.model_mappings.iter();
+        let mapping = mappings.find(|mapping| mapping.fits(name))?;
+        self.combo(mapping.combo.as_str())
     }
 }
 
@@ -165,40 +207,6 @@ fn providers(
             .sort_by_key(|connection| connection.priority);
     }
     entries
-}
-
-fn combos(document: &Document) -> BTreeMap<ComboName, ComboEntry> {
-    document
-        .combos
-        .iter()
-        .map(|combo| {
-            let targets = combo
-                .steps
-                .iter()
-                .enumerate()
-                .filter_map(|(index, step)| {
-                    let (provider, model) = split_model(step.model())?;
-                    Some(ComboTarget {
-                        provider,
-                        model,
-                        connection: step.connection().cloned(),
-                        key: format!("{}-model-{}", combo.name, index.saturating_add(1)).into(),
-                        group: u32::try_from(index).unwrap_or(u32::MAX),
-                        weight: Finite::ZERO,
-                        allowed_connections: Vec::new(),
-                        tags: Vec::new(),
-                        fallback_only_on_quota_exhaustion: false,
-                    })
-                })
-                .collect();
-            let entry = ComboEntry {
-                combo: combo.clone(),
-                config: combo.config.clone(),
-                targets,
-            };
-            (combo.name.clone(), entry)
-        })
-        .collect()
 }
 
 fn keys(document: &Document) -> BTreeMap<String, Arc<ApiKey>> {

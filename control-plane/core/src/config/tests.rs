@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 
 use super::*;
 
+mod combos;
+
 fn document(value: Value) -> Document {
     serde_json::from_value(value).unwrap()
 }
@@ -118,12 +120,30 @@ fn an_empty_document_is_good() {
 #[case::detailed_step("/combos/0/steps/1/model", json!("opus"), "combos[0].steps[1].model")]
 #[case::pin_to_nothing("/combos/0/steps/1/connection", json!("gone"), "combos[0].steps[1].connection")]
 #[case::pin_elsewhere("/combos/0/steps/1/connection", json!("main"), "combos[0].steps[1].connection")]
-#[case::retries("/combos/0/config", json!({"maxRetries": 11}), "combos[0].config.maxRetries")]
-#[case::set_retries("/combos/0/config", json!({"maxSetRetries": 11}), "combos[0].config.maxSetRetries")]
-#[case::delay("/combos/0/config", json!({"retryDelayMs": 60_001}), "combos[0].config.retryDelayMs")]
-#[case::set_delay("/combos/0/config", json!({"setRetryDelayMs": 60_001}), "combos[0].config.setRetryDelayMs")]
-#[case::no_attempts("/combos/0/config", json!({"maxGlobalAttempts": 0}), "combos[0].config.maxGlobalAttempts")]
-#[case::attempts("/combos/0/config", json!({"maxGlobalAttempts": 201}), "combos[0].config.maxGlobalAttempts")]
+#[case::auto_combo("/combos/+", json!({"name": "auto/x", "steps": ["openai/gpt-5"]}), "combos[1].name")]
+#[case::unknown_combo("/combos/0/steps/0", json!({"combo": "gone"}), "combos[0].steps[0].combo")]
+#[case::itself("/combos/0/steps/0", json!("best"), "combos[0].steps[0]")]
+#[case::negative_weight("/combos/0/steps/1/weight", json!(-0.5), "combos[0].steps[1].weight")]
+#[case::heavy("/combos/0/steps/1/weight", json!(101), "combos[0].steps[1].weight")]
+#[case::step_id("/combos/0/steps/1/id", json!("a>b"), "combos[0].steps[1].id")]
+#[case::empty_step_id("/combos/0/steps/1/id", json!(""), "combos[0].steps[1].id")]
+#[case::step_id_twice("/combos/0/steps/1/id", json!("best-model-1-openai-gpt-5"), "combos[0].steps[1].id")]
+#[case::label("/combos/0/steps/1/label", json!("x".repeat(129)), "combos[0].steps[1].label")]
+#[case::tag("/combos/0/steps/1/tags", json!([""]), "combos[0].steps[1].tags[0]")]
+#[case::tags("/combos/0/steps/1/tags", json!(vec!["a"; 17]), "combos[0].steps[1].tags")]
+#[case::prompt("/combos/0/steps/1/prompt", json!("x".repeat(32_769)), "combos[0].steps[1].prompt")]
+#[case::allowed_nothing("/combos/0/steps/1", json!({"model": "claude/opus", "allowedConnections": ["gone"]}), "combos[0].steps[1].allowedConnections[0]")]
+#[case::allowed_elsewhere("/combos/0/steps/1", json!({"model": "claude/opus", "allowedConnections": ["team", "main"]}), "combos[0].steps[1].allowedConnections[1]")]
+#[case::pin_not_allowed("/combos/0/steps/1", json!({"model": "openai/gpt-5", "connection": "main", "allowedConnections": ["late"]}), "combos[0].steps[1].connection")]
+#[case::pattern_of_nothing("/combos/0/steps/0", json!("openai/gpt-4*"), "combos[0].steps[0]")]
+#[case::pattern_of_unlisted("/combos/0/steps/1/model", json!("claude/*"), "combos[0].steps[1]")]
+#[case::unknown_tier("/combos/0/config", json!({"compositeTiers": {"defaultTier": "a", "tiers": {}}}), "combos[0].config.compositeTiers.defaultTier")]
+#[case::tier_of_no_step("/combos/0/config", json!({"compositeTiers": {"defaultTier": "a", "tiers": {"a": {"stepId": "gone"}}}}), "combos[0].config.compositeTiers.tiers.a.stepId")]
+#[case::tier_to_nowhere("/combos/0/config", json!({"compositeTiers": {"defaultTier": "a", "tiers": {"a": {"stepId": "best-model-1-openai-gpt-5", "fallbackTier": "b"}}}}), "combos[0].config.compositeTiers.tiers.a.fallbackTier")]
+#[case::tier_to_itself("/combos/0/config", json!({"compositeTiers": {"defaultTier": "a", "tiers": {"a": {"stepId": "best-model-1-openai-gpt-5", "fallbackTier": "a"}}}}), "combos[0].config.compositeTiers.tiers.a.fallbackTier")]
+#[case::mapping_to_nothing("/modelMappings", json!([{"pattern": "gpt-*", "combo": "gone"}]), "modelMappings[0].combo")]
+#[case::mapping_of_nothing("/modelMappings", json!([{"pattern": "", "combo": "best"}]), "modelMappings[0].pattern")]
+#[case::mappings("/modelMappings", json!(vec![json!({"pattern": "a", "combo": "best"}); 101]), "modelMappings")]
 #[case::key_twice("/keys/+", json!({"id": "alice", "sha256": "0".repeat(64)}), "keys[1].id")]
 #[case::hash_twice("/keys/+", json!({"id": "bob", "sha256": key_hash("tg-alice")}), "keys[1].sha256")]
 #[case::key_with_both("/keys/0/secret", json!({"env": "KEY"}), "keys[0]")]
@@ -158,6 +178,80 @@ fn a_token_endpoint_is_encrypted_or_on_this_machine(#[case] endpoint: &str) {
     assert_eq!(openai.policy.class, crate::settings::ProviderClass::Oauth);
 }
 
+#[rstest]
+#[case("maxRetries", json!(0), json!(10), json!(11))]
+#[case("retryDelayMs", json!(0), json!(60_000), json!(60_001))]
+#[case("fallbackDelayMs", json!(0), json!(60_000), json!(60_001))]
+#[case("maxSetRetries", json!(0), json!(10), json!(11))]
+#[case("setRetryDelayMs", json!(0), json!(60_000), json!(60_001))]
+#[case("maxGlobalAttempts", json!(1), json!(200), json!(201))]
+#[case("maxGlobalAttempts", json!(1), json!(200), json!(0))]
+#[case("targetTimeoutMs", json!(1_000), json!(600_000), json!(999))]
+#[case("targetTimeoutMs", json!(1_000), json!(600_000), json!(600_001))]
+#[case("comboTimeoutMs", json!(0), json!(600_000), json!(600_001))]
+#[case("maxComboDepth", json!(1), json!(10), json!(0))]
+#[case("maxComboDepth", json!(1), json!(10), json!(99))]
+#[case("concurrencyPerModel", json!(1), json!(32), json!(0))]
+#[case("concurrencyPerModel", json!(1), json!(32), json!(33))]
+#[case("queueTimeoutMs", json!(0), json!(600_000), json!(600_001))]
+#[case("queueDepth", json!(0), json!(100), json!(101))]
+#[case("stickyWeightedLimit", json!(1), json!(1_000), json!(0))]
+#[case("stickyRoundRobinLimit", json!(1), json!(1_000), json!(1_001))]
+#[case("handoffThreshold", json!(0), json!(1), json!(1.01))]
+#[case("handoffModel", json!("openai/gpt-5"), json!("claude/any"), json!("nobody/gpt-5"))]
+#[case("handoffProviders", json!([]), json!(["codex"]), json!(vec!["codex"; 65]))]
+#[case("maxMessagesForSummary", json!(5), json!(100), json!(4))]
+#[case("resetAwareSessionWeight", json!(0), json!(3.5), json!(-0.1))]
+#[case("resetAwareWeeklyWeight", json!(0), json!(3.5), json!(-1))]
+#[case("resetAwareTieBandPercent", json!(0), json!(100), json!(100.5))]
+#[case("resetAwareExhaustionGuardPercent", json!(0), json!(100), json!(-1))]
+#[case("resetWindows", json!(["weekly"]), json!(["session", "weekly", "monthly"]), json!([]))]
+#[case("resetWindowTieBandMs", json!(0), json!(3_600_000), json!(3_600_001))]
+#[case("retryBudgetRatio", json!(0), json!(1), json!(1.5))]
+#[case("fusion.judgeModel", json!("openai/gpt-5"), json!("claude/any"), json!("gpt-5"))]
+#[case("fusion.minPanel", json!(1), json!(5), json!(0))]
+#[case("fusion.stragglerGraceMs", json!(0), json!(600_000), json!(600_001))]
+#[case("fusion.panelHardTimeoutMs", json!(1), json!(600_000), json!(0))]
+#[case("auto.weights.quota", json!(0), json!(3), json!(-1))]
+#[case("auto.weights", json!({}), json!({"costInv": 1}), json!({"cost": 1}))]
+#[case("auto.modePack", json!("ship-fast"), json!("chaos-mode"), json!("fast"))]
+#[case("auto.router", json!("rules"), json!("nadir"), json!("best"))]
+#[case("auto.candidatePool", json!([]), json!(["openai"]), json!(vec!["openai"; 65]))]
+#[case("auto.candidatePool[0]", json!("openai"), json!("claude"), json!("nobody"))]
+#[case("auto.explorationRate", json!(0), json!(1), json!(2))]
+#[case("auto.budgetCap", json!(0.01), json!(5), json!(0))]
+#[case("auto.quotaCutoffPercent", json!(0), json!(100), json!(101))]
+#[case("auto.slaLatencyMs", json!(0), json!(2_000), json!(-1))]
+#[case("auto.slaErrorRate", json!(0), json!(1), json!(1.1))]
+#[case("auto.slaCost", json!(0), json!(9), json!(-1))]
+fn a_member_of_a_combo_has_bounds(
+    #[case] member: &str,
+    #[case] least: Value,
+    #[case] most: Value,
+    #[case] beyond: Value,
+) {
+    let config = |value: &Value| {
+        let mut config = value.clone();
+        for name in member.rsplit('.') {
+            config = match name.strip_suffix("[0]") {
+                Some(name) => json!({ name: [config] }),
+                None => json!({ name: config }),
+            };
+        }
+        with("/combos/0/config", config)
+    };
+    for good in [least, most] {
+        assert!(build(config(&good)).is_ok(), "{good}");
+    }
+    let violations = build(config(&beyond)).unwrap_err();
+    let fields: Vec<_> = violations.iter().map(|one| one.field.as_str()).collect();
+    assert_eq!(
+        fields,
+        [format!("combos[0].config.{member}")],
+        "{violations:?}"
+    );
+}
+
 #[test]
 fn all_faults_are_told_at_once() {
     let mut value = with("/providers/0/baseUrl", json!("nothing"));
@@ -174,7 +268,10 @@ fn a_key_whose_secret_is_not_read_yet_is_good_and_matches_nothing() {
 }
 
 #[rstest]
-#[case::unknown_member(json!({"combos": [{"name": "a", "steps": [{"model": "p/m", "weight": 3}]}]}), "weight")]
+#[case::unknown_member(json!({"combos": [{"name": "a", "steps": [{"model": "p/m", "wait": 3}]}]}), "wait")]
+#[case::weight_that_is_none(json!({"combos": [{"name": "a", "steps": [{"model": "p/m", "weight": null}]}]}), "between 0 and 100")]
+#[case::model_and_combo(json!({"combos": [{"name": "a", "steps": [{"model": "p/m", "combo": "b"}]}]}), "either")]
+#[case::pinned_combo(json!({"combos": [{"name": "a", "steps": [{"combo": "b", "connection": "c"}]}]}), "connection")]
 #[case::number(json!({"combos": [{"name": "a", "steps": [3]}]}), "provider/model")]
 #[case::member_of_the_document(json!({"provider": []}), "provider")]
 #[case::secret_of_no_kind(json!({"connections": [{"id": "a", "provider": "p", "credential": {"value": "x"}}]}), "env")]
@@ -349,9 +446,9 @@ proptest! {
             let overrides = crate::settings::Overrides::default();
             match Config::build(document.clone(), 1, &overrides) {
                 Ok(config) => {
-                    prop_assert_eq!(config.combos.len(), document.combos.len());
-                    for (combo, entry) in document.combos.iter().zip(config.combos.values()) {
-                        prop_assert_eq!(combo.steps.len(), entry.targets.len());
+                    for combo in &document.combos {
+                        let entry = config.combo(combo.name.as_str()).unwrap();
+                        prop_assert!(!entry.targets.is_empty());
                     }
                 }
                 Err(violations) => prop_assert!(!violations.is_empty()),

@@ -1,26 +1,26 @@
 //! What makes a document a good one. Everything is checked and told at once, each with the path of the member
 //! that is wrong. Names are valid by their types already.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod combo_config;
+mod combos;
+
+use std::collections::BTreeSet;
 use std::fmt::Display;
-use std::ops::RangeInclusive;
 
-use crate::ids::{ConnectionId, ProviderId};
-
+use super::mapping::MAX_PATTERN_BYTES;
+use super::names::Names;
 use super::{
-    ApiKey, Combo, ComboConfig, Connection, Document, MAX_ENTRIES, MAX_LIMITED_TO,
-    MAX_PROVIDER_MODELS, MAX_STEPS, OauthClient, Provider, SecretSource, Step, Violation,
-    Violations, base_url, oauth, split_model,
+    ApiKey, Connection, Document, MAX_ENTRIES, MAX_LIMITED_TO, MAX_MAPPINGS, MAX_PROVIDER_MODELS,
+    ModelMapping, Provider, SecretSource, Violation, Violations, base_url, oauth, split_model,
 };
 
-const RETRIES: RangeInclusive<u32> = 0..=10;
-const RETRY_DELAY_MS: RangeInclusive<u64> = 0..=60_000;
-const GLOBAL_ATTEMPTS: RangeInclusive<u32> = 1..=200;
+pub(super) use combos::combos;
+
 const MAX_VARIABLE_BYTES: usize = 256;
 const MAX_PATH_BYTES: usize = 4_096;
 const SHA256_HEX_DIGITS: usize = 64;
 
-/// Everything wrong with the document but for its settings.
+/// Everything wrong with the document but for its settings and combos.
 pub(super) fn violations(document: &Document) -> Violations {
     let mut found = Violations::default();
     let sizes = [
@@ -36,7 +36,7 @@ pub(super) fn violations(document: &Document) -> Violations {
     let names = Names::of(document);
     providers(&document.providers, &mut found);
     connections(&document.connections, &names, &mut found);
-    combos(&document.combos, &names, &mut found);
+    mappings(&document.model_mappings, &names, &mut found);
     keys(&document.keys, &names, &mut found);
     found
 }
@@ -50,38 +50,6 @@ pub(super) fn settings(violations: Vec<Violation>, found: &mut Violations) {
             format!("settings.{field}")
         };
         found.push(field, message);
-    }
-}
-
-/// What can be referred to.
-struct Names<'a> {
-    providers: BTreeSet<&'a ProviderId>,
-    /// Providers that have a token endpoint.
-    token_endpoints: BTreeMap<&'a ProviderId, &'a OauthClient>,
-    connections: BTreeMap<&'a ConnectionId, &'a ProviderId>,
-    combos: BTreeSet<&'a str>,
-}
-
-impl<'a> Names<'a> {
-    fn of(document: &'a Document) -> Self {
-        Self {
-            providers: document.providers.iter().map(|entry| &entry.id).collect(),
-            token_endpoints: document
-                .providers
-                .iter()
-                .filter_map(|entry| Some((&entry.id, entry.oauth.as_ref()?)))
-                .collect(),
-            connections: document
-                .connections
-                .iter()
-                .map(|entry| (&entry.id, &entry.provider))
-                .collect(),
-            combos: document
-                .combos
-                .iter()
-                .map(|entry| entry.name.as_str())
-                .collect(),
-        }
     }
 }
 
@@ -130,7 +98,7 @@ fn connections(connections: &[Connection], names: &Names<'_>, found: &mut Violat
     for (index, connection) in connections.iter().enumerate() {
         let path = format!("connections[{index}]");
         ids.check(&connection.id, || format!("{path}.id"), found);
-        if !names.providers.contains(&connection.provider) {
+        if !names.providers.contains_key(connection.provider.as_str()) {
             found.push(
                 format!("{path}.provider"),
                 format!("there is no provider {}", connection.provider),
@@ -154,7 +122,8 @@ fn oauth_members(path: &str, connection: &Connection, names: &Names<'_>, found: 
         ("refreshToken", &connection.refresh_token),
         ("clientSecret", &connection.client_secret),
     ];
-    let client = names.token_endpoints.get(&connection.provider);
+    let provider = names.providers.get(connection.provider.as_str());
+    let client = provider.and_then(|provider| provider.oauth.as_ref());
     for (member, source) in sources {
         let Some(source) = source else { continue };
         let field = format!("{path}.{member}");
@@ -204,81 +173,20 @@ fn secret_source(path: &str, source: &SecretSource, found: &mut Violations) {
     }
 }
 
-fn combos(combos: &[Combo], names: &Names<'_>, found: &mut Violations) {
-    let mut taken = Unique::new();
-    for (index, combo) in combos.iter().enumerate() {
-        let path = format!("combos[{index}]");
-        taken.check(&combo.name, || format!("{path}.name"), found);
-        let reserved = ["auto/", "qtSd/"];
-        if reserved
-            .iter()
-            .any(|prefix| combo.name.as_str().starts_with(prefix))
-        {
-            found.push(
-                format!("{path}.name"),
-                "names that begin with auto/ or qtSd/ are reserved",
-            );
-        }
-        if combo.steps.is_empty() {
-            found.push(format!("{path}.steps"), "must have at least one step");
-        }
-        if found.at_most(format!("{path}.steps"), combo.steps.len(), MAX_STEPS) {
-            for (number, entry) in combo.steps.iter().enumerate() {
-                step(&path, number, entry, names, found);
-            }
-        }
-        combo_config(&path, &combo.config, found);
-    }
-}
-
-fn step(combo: &str, number: usize, step: &Step, names: &Names<'_>, found: &mut Violations) {
-    let path = || match step {
-        Step::Model(_) => format!("{combo}.steps[{number}]"),
-        Step::Detailed(_) => format!("{combo}.steps[{number}].model"),
-    };
-    let Some((provider, _)) = split_model(step.model()) else {
-        found.push(path(), "must be provider/model");
+fn mappings(mappings: &[ModelMapping], names: &Names<'_>, found: &mut Violations) {
+    if !found.at_most("modelMappings", mappings.len(), MAX_MAPPINGS) {
         return;
-    };
-    if !names.providers.contains(&provider) {
-        found.push(path(), format!("there is no provider {provider}"));
     }
-    let Some(connection) = step.connection() else {
-        return;
-    };
-    let field = || format!("{combo}.steps[{number}].connection");
-    match names.connections.get(connection) {
-        None => found.push(field(), format!("there is no connection {connection}")),
-        Some(owner) if **owner != provider => found.push(
-            field(),
-            format!("connection {connection} is at {owner}, not at {provider}"),
-        ),
-        Some(_) => {}
-    }
-}
-
-fn combo_config(combo: &str, config: &ComboConfig, found: &mut Violations) {
-    let counts = [
-        ("maxRetries", config.max_retries, &RETRIES),
-        ("maxSetRetries", config.max_set_retries, &RETRIES),
-        (
-            "maxGlobalAttempts",
-            config.max_global_attempts,
-            &GLOBAL_ATTEMPTS,
-        ),
-    ];
-    for (member, value, bounds) in counts {
-        if let Some(value) = value {
-            found.within(format!("{combo}.config.{member}"), value, bounds);
+    for (index, mapping) in mappings.iter().enumerate() {
+        let path = format!("modelMappings[{index}]");
+        let length = mapping.pattern.len();
+        if !(1..=MAX_PATTERN_BYTES).contains(&length) {
+            let message = format!("must have 1 to {MAX_PATTERN_BYTES} bytes, has {length}");
+            found.push(format!("{path}.pattern"), message);
         }
-    }
-    let delays = [
-        ("retryDelayMs", config.retry_delay_ms),
-        ("setRetryDelayMs", config.set_retry_delay_ms),
-    ];
-    for (member, value) in delays {
-        if let Some(value) = value {
-            found.within(format!("{combo}.config.{member}"), value, &RETRY_DELAY_MS);
+        if !names.is_combo(mapping.combo.as_str()) {
+            let message = format!("there is no combo {}", mapping.combo);
+            found.push(format!("{path}.combo"), message);
         }
     }
 }
@@ -327,9 +235,9 @@ fn key_limits(path: &str, key: &ApiKey, names: &Names<'_>, found: &mut Violation
     let field = format!("{path}.allowedModels");
     if found.at_most(field.as_str(), key.allowed_models.len(), MAX_LIMITED_TO) {
         for (number, model) in key.allowed_models.iter().enumerate() {
-            let known = names.combos.contains(model.as_str())
+            let known = names.is_combo(model)
                 || split_model(model)
-                    .is_some_and(|(provider, _)| names.providers.contains(&provider));
+                    .is_some_and(|(provider, _)| names.providers.contains_key(provider.as_str()));
             if !known {
                 found.push(
                     format!("{field}[{number}]"),

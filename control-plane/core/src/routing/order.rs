@@ -8,6 +8,7 @@ use super::accounts::Scene;
 use super::layers;
 use super::resolve::NOTHING_SET;
 use super::strategy::{self, Candidate, Charge, Conditions, Halt, Ordered, Question, Scope};
+use super::units;
 
 /// The order of a request's targets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,7 +27,8 @@ impl Sequence {
         let len = scene.route.targets.len();
         let ordering = strategy::of(scene.route.strategy);
         let carried = &scene.input.so_far.order;
-        let is_whole = carried.len() == len || ordering.rules_out();
+        let nests = !scene.route.units.is_empty();
+        let is_whole = carried.len() == len || ordering.rules_out() || nests;
         if is_whole && names_each_once(carried, len) {
             return Ok(Self {
                 positions: carried.clone(),
@@ -44,7 +46,7 @@ impl Sequence {
         let Some(combo) = scene.route.combo else {
             return Ok(as_listed);
         };
-        let keeps_order = ordering.keeps_order() && !layers::any(scene.route.config);
+        let keeps_order = ordering.keeps_order() && !nests && !layers::any(scene.route.config);
         let has_choice = len > 1 || ordering.rules_out();
         if keeps_order || begun || !has_choice {
             return Ok(as_listed);
@@ -63,7 +65,11 @@ impl Sequence {
             seed: scene.input.random,
             now: scene.input.now,
         };
-        let mut ordered = ordering.order(&question)?;
+        let mut ordered = if nests {
+            units::order(scene, combo)?
+        } else {
+            ordering.order(&question)?
+        };
         ordered.order.truncate(ordered.usable);
         layers::apply(&mut ordered.order, &question, scene.route.strategy);
         Ok(Self {

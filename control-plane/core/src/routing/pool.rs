@@ -4,8 +4,10 @@
 //! The list depends on the configuration alone, so that positions in it mean the same in every decision of a request.
 
 use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::Arc;
 
-use crate::config::{ComboEntry, ComboTarget, Config};
+use crate::config::{ComboConfig, ComboEntry, ComboTarget, Config, NestedCombo, Strategy, Unit};
 
 use super::strategy;
 
@@ -13,30 +15,76 @@ use super::strategy;
 /// behind its expanded ones.
 pub(super) const MAX_EXPANDED: usize = 1_000;
 
+/// Targets, and what the strategy orders where that is not each target by itself.
+#[derive(Debug)]
+pub(super) struct Pool<'a> {
+    pub(super) targets: Cow<'a, [ComboTarget]>,
+    pub(super) units: Cow<'a, [Unit]>,
+}
+
 /// The targets of a combo.
-pub(super) fn of_combo<'a>(config: &Config, entry: &'a ComboEntry) -> Cow<'a, [ComboTarget]> {
-    let expands = entry
-        .config
-        .connection_aware_expansion
-        .unwrap_or_else(|| strategy::of(entry.combo.strategy).expands_accounts());
-    if expands
-        && entry
-            .targets
-            .iter()
-            .any(|target| target.connection.is_none())
-    {
-        Cow::Owned(expanded(config, &entry.targets))
+pub(super) fn of_combo<'a>(config: &Config, entry: &'a ComboEntry) -> Pool<'a> {
+    let as_resolved = Pool {
+        targets: Cow::Borrowed(&entry.targets),
+        units: Cow::Borrowed(&entry.units),
+    };
+    let mut expanded = Vec::new();
+    if expands(entry.combo.strategy, &entry.config) {
+        expanded.push(0..entry.targets.len());
     } else {
-        Cow::Borrowed(&entry.targets)
+        nested_expanded(&entry.units, &mut expanded);
+    }
+    let is_unpinned = |range: &Range<usize>| {
+        let targets = entry.targets.get(range.clone()).unwrap_or_default();
+        targets.iter().any(|target| target.connection.is_none())
+    };
+    if !expanded.iter().any(is_unpinned) {
+        return as_resolved;
+    }
+    let Expanded { targets, starts } = expand(config, &entry.targets, &expanded);
+    let units = moved(&entry.units, &targets, &starts);
+    Pool {
+        targets: Cow::Owned(targets),
+        units: Cow::Owned(units),
     }
 }
 
-fn expanded(config: &Config, targets: &[ComboTarget]) -> Vec<ComboTarget> {
+fn expands(strategy: Strategy, config: &ComboConfig) -> bool {
+    config
+        .connection_aware_expansion
+        .unwrap_or_else(|| strategy::of(strategy).expands_accounts())
+}
+
+/// Where the targets of combos within others are that order accounts.
+fn nested_expanded(units: &[Unit], ranges: &mut Vec<Range<usize>>) {
+    for unit in units {
+        let Some(nested) = &unit.nested else { continue };
+        if expands(nested.strategy, &nested.config) {
+            ranges.push(index(unit.start)..index(unit.end));
+        } else {
+            nested_expanded(&nested.units, ranges);
+        }
+    }
+}
+
+struct Expanded {
+    targets: Vec<ComboTarget>,
+    /// Where each target stands now, and one more for the end.
+    starts: Vec<u32>,
+}
+
+/// Targets within the ranges, which are ascending and apart, are replaced by their accounts.
+fn expand(config: &Config, targets: &[ComboTarget], ranges: &[Range<usize>]) -> Expanded {
     let mut room = MAX_EXPANDED.saturating_sub(targets.len());
     let mut pool = Vec::with_capacity(targets.len());
-    for target in targets {
+    let mut starts = Vec::with_capacity(targets.len().saturating_add(1));
+    let mut ranges = ranges.iter().peekable();
+    for (position, target) in targets.iter().enumerate() {
+        starts.push(number(pool.len()));
+        while ranges.next_if(|range| range.end <= position).is_some() {}
+        let is_meant = ranges.peek().is_some_and(|range| range.contains(&position));
         let accounts = match (&target.connection, config.provider(&target.provider)) {
-            (None, Some(entry)) => entry.connections.as_slice(),
+            (None, Some(entry)) if is_meant => entry.connections.as_slice(),
             _ => &[],
         };
         let allowed = |connection| {
@@ -59,5 +107,46 @@ fn expanded(config: &Config, targets: &[ComboTarget]) -> Vec<ComboTarget> {
             pool.push(target.clone());
         }
     }
-    pool
+    starts.push(number(pool.len()));
+    Expanded {
+        targets: pool,
+        starts,
+    }
+}
+
+/// The units over the expanded targets; each account is one of its own.
+fn moved(units: &[Unit], targets: &[ComboTarget], starts: &[u32]) -> Vec<Unit> {
+    let place = |position: u32| starts.get(index(position)).copied().unwrap_or(position);
+    let mut all = Vec::with_capacity(units.len());
+    for unit in units {
+        let (start, end) = (place(unit.start), place(unit.end));
+        match &unit.nested {
+            Some(nested) => all.push(Unit {
+                start,
+                end,
+                nested: Some(Box::new(NestedCombo {
+                    units: moved(&nested.units, targets, starts),
+                    ..nested.as_ref().clone()
+                })),
+                ..unit.clone()
+            }),
+            None => all.extend((start..end).filter_map(|position| {
+                Some(Unit {
+                    key: Arc::clone(&targets.get(index(position))?.key),
+                    start: position,
+                    end: position.saturating_add(1),
+                    ..unit.clone()
+                })
+            })),
+        }
+    }
+    all
+}
+
+fn index(position: u32) -> usize {
+    usize::try_from(position).unwrap_or(usize::MAX)
+}
+
+fn number(index: usize) -> u32 {
+    u32::try_from(index).unwrap_or(u32::MAX)
 }

@@ -7,11 +7,11 @@ use std::borrow::Cow;
 
 use std::sync::LazyLock;
 
-use crate::config::{ApiKey, ComboConfig, ComboEntry, ComboTarget, Config, Strategy};
+use crate::config::{ApiKey, ComboConfig, ComboEntry, ComboTarget, Config, Strategy, Unit};
 use crate::ids::ModelId;
 use crate::number::Finite;
 
-use super::pool;
+use super::pool::{self, Pool};
 use super::wait::WaitPolicy;
 
 /// The members of what is no combo.
@@ -28,6 +28,8 @@ pub struct Route<'a> {
     pub combo: Option<&'a ComboEntry>,
     /// Its targets, as the combo lists them.
     pub targets: Cow<'a, [ComboTarget]>,
+    /// What the strategy orders, where that is not each target by itself.
+    pub units: Cow<'a, [Unit]>,
     /// How they are ordered.
     pub strategy: Strategy,
     /// What the strategy is told.
@@ -60,15 +62,13 @@ pub(super) struct Terms {
 #[must_use]
 pub fn resolve<'a>(config: &'a Config, name: &str) -> Option<Route<'a>> {
     let settings = &config.settings;
-    let stored = config.combo(name).or_else(|| {
-        let name = name.strip_prefix("combo/")?;
-        config.combo(name)
-    });
-    if let Some(combo) = stored {
+    if let Some(combo) = config.combo_for(name) {
         let wait = WaitPolicy::for_combos(&settings.combo_cooldown_wait);
+        let Pool { targets, units } = pool::of_combo(config, combo);
         return Some(Route {
             combo: Some(combo),
-            targets: pool::of_combo(config, combo),
+            targets,
+            units,
             strategy: combo.combo.strategy,
             config: &combo.config,
             terms: Terms::of_combo(&combo.config, wait),
@@ -78,6 +78,7 @@ pub fn resolve<'a>(config: &'a Config, name: &str) -> Option<Route<'a>> {
     Some(Route {
         combo: None,
         targets: Cow::Owned(vec![single_target(config, name)?]),
+        units: Cow::Borrowed(&[]),
         strategy: Strategy::Priority,
         config: &NOTHING_SET,
         terms: Terms::of_single(wait),

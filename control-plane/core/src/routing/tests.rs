@@ -6,6 +6,7 @@ mod egress;
 mod final_answers;
 mod gates;
 mod naming;
+mod nested;
 mod orders;
 mod properties;
 mod rule_scopes;

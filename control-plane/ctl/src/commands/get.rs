@@ -57,13 +57,13 @@ fn combos(document: &Document) -> Listing {
         let steps: Vec<String> = combo
             .steps
             .iter()
-            .map(|step| {
-                if step.connection.is_empty() {
-                    step.model.clone()
-                } else {
-                    format!("{}@{}", step.model, step.connection)
-                }
-            })
+            .map(
+                |step| match (step.combo.as_str(), step.connection.as_str()) {
+                    ("", "") => step.model.clone(),
+                    ("", connection) => format!("{}@{connection}", step.model),
+                    (combo, _) => format!("combo/{combo}"),
+                },
+            )
             .collect();
         listing.push(vec![json!(combo.name), json!(combo.strategy), json!(steps)]);
     }

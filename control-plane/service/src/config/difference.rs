@@ -41,6 +41,12 @@ pub(super) fn differences(
         |it| it.name.as_str(),
         &mut all,
     );
+    whole(
+        "modelMappings",
+        &old.model_mappings,
+        &new.model_mappings,
+        &mut all,
+    );
     list("key", &old.keys, &new.keys, |it| it.id.as_str(), &mut all);
     let details = members(&value(&old.settings), &value(&new.settings));
     if !details.is_empty() {
@@ -51,6 +57,21 @@ pub(super) fn differences(
         });
     }
     all
+}
+
+/// A list whose entries have no names: it is the same or another one.
+fn whole<T: PartialEq>(subject: &str, old: &[T], new: &[T], all: &mut Vec<Difference>) {
+    let kind = match (old.is_empty(), new.is_empty()) {
+        _ if old == new => return,
+        (true, _) => "added",
+        (_, true) => "removed",
+        (false, false) => "changed",
+    };
+    all.push(Difference {
+        kind: kind.to_owned(),
+        subject: subject.to_owned(),
+        details: Vec::new(),
+    });
 }
 
 fn list<T: Serialize>(
@@ -196,6 +217,18 @@ mod tests {
             .map(|it| format!("{} {} {}", it.kind, it.subject, it.details.join("; ")))
             .map(|line| line.trim_end().to_owned())
             .collect()
+    }
+
+    #[test]
+    fn lists_without_names_are_the_same_or_others() {
+        let none = document("{}");
+        let one = document(r#"{"modelMappings":[{"pattern":"gpt-*","combo":"fast"}]}"#);
+        let other = document(r#"{"modelMappings":[{"pattern":"o3","combo":"fast"}]}"#);
+        let found = |old, new| told(&differences(old, new, &[]));
+        assert_eq!(found(&none, &one), ["added modelMappings"]);
+        assert_eq!(found(&one, &other), ["changed modelMappings"]);
+        assert_eq!(found(&one, &none), ["removed modelMappings"]);
+        assert_eq!(found(&one, &one), [""; 0]);
     }
 
     #[test]

@@ -354,6 +354,7 @@ pub(crate) fn document() -> config::Document {
         settings_json:
             r#"{"providerBreaker":{"dedupConnectionMs":0,"dedupProviderMs":0},"waitForCooldown":{"enabled":false}}"#
                 .to_owned(),
+        ..config::Document::default()
     }
 }
 

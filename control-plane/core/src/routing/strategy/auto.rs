@@ -39,6 +39,8 @@ use super::{Halt, Order, Ordered, Question, Scope};
 
 pub use adaptation::{Adaptation, LEAST_SCORE};
 pub use factors::Factors;
+pub(crate) use routers::is_router;
+pub(crate) use weights::{is_factor, is_pack, modes};
 
 use budget::Budget;
 use factors::Largest;

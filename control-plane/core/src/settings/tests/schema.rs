@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::super::members::{Bounds, Member, Reach, SECTIONS, Shape};
 use super::super::*;
-use crate::config::Document;
+use crate::config::{ComboConfig, Document};
 
 fn docs(file: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -164,6 +164,40 @@ fn every_setting_is_in_the_table_of_the_documentation_schema() {
     let mut table = String::from("| member | meaning | bounds | default |\n|---|---|---|---|\n");
     rows(&settings_schema(), "", SECTIONS, &defaults(), &mut table);
     agrees(file, &format!("{before}{BEGIN}\n{table}{END}{after}"));
+}
+
+#[test]
+fn every_member_of_a_combo_is_in_the_table_of_the_documentation_schema() {
+    const BEGIN: &str = "<!-- combo config: begin -->";
+    const END: &str = "<!-- combo config: end -->";
+    let file = "configuration.md";
+    let page = std::fs::read_to_string(docs(file)).unwrap();
+    let (before, rest) = page.split_once(BEGIN).unwrap();
+    let (_, after) = rest.split_once(END).unwrap();
+    let schema = schema_of::<ComboConfig>("Members of a combo");
+    let mut table = String::from("| member | meaning |\n|---|---|\n");
+    members(&schema, "", &mut table);
+    agrees(file, &format!("{before}{BEGIN}\n{table}{END}{after}"));
+}
+
+fn members(schema: &Value, path: &str, table: &mut String) {
+    for (name, property) in schema["properties"].as_object().unwrap() {
+        let path = format!("{path}{name}");
+        // An optional member with members of its own is that or null.
+        let inner = property["anyOf"].as_array().into_iter().flatten();
+        match inner
+            .chain([property])
+            .find(|it| it["properties"].is_object())
+        {
+            Some(inner) => members(inner, &format!("{path}."), table),
+            None => {
+                let meaning = property["description"].as_str().unwrap_or_default();
+                assert!(!meaning.is_empty(), "{path} has no meaning");
+                let meaning = meaning.replace('\n', " ");
+                table.push_str(&format!("| `{path}` | {meaning} |\n"));
+            }
+        }
+    }
 }
 
 const CLASSES: [&str; 3] = ["oauth", "apikey", "local"];

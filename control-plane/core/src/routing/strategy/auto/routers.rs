@@ -14,6 +14,7 @@
 
 use std::cmp::Reverse;
 
+use crate::config::AutoConfig;
 use crate::random::Random;
 
 use super::super::score::Score;
@@ -29,6 +30,11 @@ const SMART: &str = "auto/smart";
 /// What failing always is worth, in ms of latency.
 const FAILURE_MS: f64 = 1_000.0;
 
+/// Whether there is a router of this name.
+pub(crate) fn is_router(name: &str) -> bool {
+    Router::named(name, &AutoConfig::default()).is_some()
+}
+
 /// A way to pick.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Router {
@@ -41,14 +47,20 @@ pub(super) enum Router {
 }
 
 impl Router {
-    pub(super) fn of(config: &crate::config::AutoConfig) -> Self {
-        match config.router.as_deref().unwrap_or_default() {
-            "score" => Self::Score,
-            "cost" | "eco" => Self::Cost,
-            "latency" | "fast" => Self::Latency,
-            "sla-aware" | "sla" => Self::SlaAware(Agreement::of(config)),
-            "lkgp" => Self::LastKnownGood,
-            _ => Self::Rules,
+    pub(super) fn of(config: &AutoConfig) -> Self {
+        let name = config.router.as_deref().unwrap_or_default();
+        Self::named(name, config).unwrap_or(Self::Rules)
+    }
+
+    fn named(name: &str, config: &AutoConfig) -> Option<Self> {
+        match name {
+            "rules" | "nadir" => Some(Self::Rules),
+            "score" => Some(Self::Score),
+            "cost" | "eco" => Some(Self::Cost),
+            "latency" | "fast" => Some(Self::Latency),
+            "sla-aware" | "sla" => Some(Self::SlaAware(Agreement::of(config))),
+            "lkgp" => Some(Self::LastKnownGood),
+            _ => None,
         }
     }
 

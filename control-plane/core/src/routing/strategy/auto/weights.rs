@@ -31,6 +31,17 @@ const PACKS: [(&str, Pack); 6] = [
     ("chaos-mode", Pack::Chaos),
 ];
 
+/// Modes with the pack that each stands for, where it is one.
+const MODES: [(&str, Option<Pack>); 7] = [
+    ("fast", Some(Pack::ShipFast)),
+    ("balanced", None),
+    ("default", None),
+    ("quality", Some(Pack::QualityFirst)),
+    ("cheap", Some(Pack::CostSaver)),
+    ("reliable", Some(Pack::ReliabilityFirst)),
+    ("offline", Some(Pack::OfflineFriendly)),
+];
+
 /// Name, default weight and weight in each pack, in the order of [`Factors::values`].
 #[rustfmt::skip]
 const TABLE: [(&str, f64, [f64; PACKS.len()]); FACTORS] = [
@@ -136,6 +147,25 @@ fn normalised(written: [f64; FACTORS]) -> Option<[f64; FACTORS]> {
     Some(scaled.map(|weight| weight / total))
 }
 
+/// Every mode, packs included, with the name of the pack that it stands for.
+pub(crate) fn modes() -> impl Iterator<Item = (&'static str, Option<&'static str>)> {
+    let name = |wanted| PACKS.iter().find(|(_, pack)| *pack == wanted);
+    let modes = MODES
+        .iter()
+        .map(move |(mode, pack)| (*mode, pack.and_then(name).map(|(name, _)| *name)));
+    modes.chain(PACKS.iter().map(|(name, _)| (*name, Some(*name))))
+}
+
+/// Whether there is a factor of this name.
+pub(crate) fn is_factor(name: &str) -> bool {
+    TABLE.iter().any(|(known, ..)| *known == name)
+}
+
+/// Whether there is a pack of this name.
+pub(crate) fn is_pack(name: &str) -> bool {
+    pack_named(name).is_some()
+}
+
 fn pack_named(name: &str) -> Option<Pack> {
     PACKS
         .iter()
@@ -146,16 +176,7 @@ fn pack_named(name: &str) -> Option<Pack> {
 /// The pack that a mode of a request stands for, `Some(None)` for the mode without one; `None` when there is no such
 /// mode.
 fn mode_named(name: &str) -> Option<Option<Pack>> {
-    let known = [
-        ("fast", Some(Pack::ShipFast)),
-        ("balanced", None),
-        ("default", None),
-        ("quality", Some(Pack::QualityFirst)),
-        ("cheap", Some(Pack::CostSaver)),
-        ("reliable", Some(Pack::ReliabilityFirst)),
-        ("offline", Some(Pack::OfflineFriendly)),
-    ];
-    let mode = known
+    let mode = MODES
         .iter()
         .find(|(known, _)| name.eq_ignore_ascii_case(known))
         .map(|(_, pack)| *pack);

@@ -7,6 +7,7 @@ mod catalogue;
 mod chance;
 mod layers;
 mod memory;
+mod page;
 mod performance;
 mod properties;
 mod quotas;

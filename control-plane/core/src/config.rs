@@ -47,6 +47,8 @@ pub const MAX_ENTRIES: usize = 100_000;
 pub const MAX_PROVIDER_MODELS: usize = 10_000;
 /// Most steps of a combo.
 pub const MAX_STEPS: usize = 1_000;
+/// Most steps of a combo that asks all of them for one request: `fusion` and `pipeline`.
+pub const MAX_PLAN_STEPS: usize = 32;
 /// Most targets that the steps of a combo come to (`routing.md` §1.6).
 pub const MAX_TARGETS: usize = 1_000;
 /// Most mappings of models to combos.

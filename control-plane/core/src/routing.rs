@@ -4,6 +4,7 @@
 //! | room | what it holds |
 //! |---|---|
 //! | `resolve`, `pool` | from the model name of a request to targets, accounts of them where a strategy needs them |
+//! | `plan`, `fusion`, `pipeline` | combos that need several answers to one request |
 //! | `order`, `units`, [`strategy`] | the order in which targets and accounts are tried |
 //! | `layers` | what may reorder targets afterwards: conversations and equal prompts stay with their account |
 //! | `turns` | counters that strategies take turns with |
@@ -23,10 +24,13 @@ mod driver;
 mod exclusion;
 mod exhaustion;
 mod explain;
+mod fusion;
 mod gates;
 pub mod intent;
 mod layers;
 mod order;
+mod pipeline;
+mod plan;
 mod pool;
 mod private_view;
 mod progress;
@@ -59,7 +63,10 @@ use strategy::{Charge, TurnKey, Turns};
 pub use driver::{decide, next_target_same_provider};
 pub use exclusion::MAX_EXCLUSIONS;
 pub use explain::{ExplainedTarget, Explanation, MAX_EXPLAINED, explain};
-pub use resolve::{Route, resolve};
+pub use fusion::{Panel, PanelResult, Shortfall};
+pub use pipeline::{StageFault, stage_failure};
+pub use plan::{FusionPlan, PipelinePlan, PipelineStage, Plan, PlanMember};
+pub use resolve::{Route, resolve, resolve_request};
 pub use turns::{Counters, DecisionTurns};
 pub use wait::{CoolingTimer, WaitPolicy, cooldown_wait};
 
@@ -88,7 +95,7 @@ pub struct RequestFacts {
     pub protocol: Protocol,
     /// The operator's `X-OmniRoute-Connection`: only this connection.
     pub forced_connection: Option<ConnectionId>,
-    /// Only this top-level step of the combo: the request is a part of a plan (a plan).
+    /// Only this top-level step of the combo: the request is a part of a [`Plan`].
     pub member: Option<u32>,
     /// Tools that the request offers.
     pub tools: u32,
@@ -181,6 +188,16 @@ pub struct AttemptsSoFar {
     /// The order of the targets, as positions in the resolved list, from the first dispatch on; those it does not name
     /// are not tried. Empty: as listed.
     pub order: Vec<u32>,
+    /// Attempts of other parts of the same [`Plan`]; they count for the cap on attempts and for nothing else.
+    pub elsewhere: u32,
+}
+
+impl AttemptsSoFar {
+    /// What counts for the cap on attempts (`routing.md` §1.5, `maxGlobalAttempts`).
+    fn spent(&self) -> usize {
+        let elsewhere = usize::try_from(self.elsewhere).unwrap_or(usize::MAX);
+        self.attempts.len().saturating_add(elsewhere)
+    }
 }
 
 /// Everything a decision depends on.
@@ -233,6 +250,8 @@ pub enum Decision {
     Reject(Box<Rejection>),
     /// Fetch a number that all replicas count together, then decide again with it.
     TakeTurn(TurnKey),
+    /// Make requests of their own to several steps.
+    Plan(Box<Plan>),
 }
 
 /// Where an attempt goes.

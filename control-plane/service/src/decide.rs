@@ -21,7 +21,7 @@ use tidegate_core::ids::{AttemptId, ConnectionId, EgressId, KeyId, ProviderId, S
 use tidegate_core::outcome::{Attempt, Outcome};
 use tidegate_core::routing::{
     AttemptsSoFar, Decision, DecisionTurns, Dispatch, Input, PriorAttempt, RequestFacts,
-    View as RoutingView, decide, next_target_same_provider, resolve,
+    View as RoutingView, decide, next_target_same_provider, resolve_request,
 };
 use tidegate_core::settings::StreamSettings;
 use tidegate_core::state::{ConnectionState, ProviderState};
@@ -179,6 +179,7 @@ impl Decider {
                 Decision::Reject(_) => Step::Reject,
                 // Taken before a decision is an answer.
                 Decision::TakeTurn(_) => Step::Invalid,
+                Decision::Plan(_) => Step::Plan,
             },
             Err(_) => Step::Invalid,
         };
@@ -220,10 +221,12 @@ impl Decider {
         let decision = self
             .with_probe(&current, attempt, &facts, &so_far, egress.as_ref(), began)
             .await;
-        let route = resolve(config, &facts.model);
+        let route = resolve_request(config, &facts);
         let attempt = match &decision {
             Decision::Dispatch(dispatch) => Some(attempt_of(&current, attempt, dispatch, egress)),
-            Decision::Wait(_) | Decision::Reject(_) | Decision::TakeTurn(_) => None,
+            Decision::Wait(_) | Decision::Reject(_) | Decision::TakeTurn(_) | Decision::Plan(_) => {
+                None
+            }
         };
         Ok(Answer {
             next_target_same_provider: route
@@ -282,7 +285,7 @@ impl Decider {
                     turns.fetched(key.clone(), None);
                     continue;
                 }
-                Decision::Wait(_) | Decision::Reject(_) => return decision,
+                Decision::Wait(_) | Decision::Reject(_) | Decision::Plan(_) => return decision,
             };
             if !dispatch.needs_probe {
                 // Under a storm of equal requests an order that is a little unfair beats none.

@@ -11,7 +11,7 @@ use tidegate_core::config::Config;
 use tidegate_core::ids::{AttemptId, ConnectionId, EgressId, KeyId, ModelId, ProviderId};
 use tidegate_core::outcome::{Attempt, Outcome};
 use tidegate_core::routing::{
-    AttemptsSoFar, Counters, Exclusion, Rejection, RequestFacts, WaitKind,
+    AttemptsSoFar, Counters, Exclusion, Plan, Rejection, RequestFacts, WaitKind,
 };
 use tidegate_core::time::Timestamp;
 
@@ -102,6 +102,8 @@ pub enum Step {
     },
     /// Answer the client.
     Reject(Box<Rejection>),
+    /// Make requests of their own to several steps of the combo.
+    Plan(Box<Plan>),
 }
 
 /// Where and how an attempt is sent.

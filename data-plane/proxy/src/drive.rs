@@ -1,25 +1,30 @@
 //! The attempt loop: decide, dispatch, judge, and again, until the client has an answer.
 //!
 //! Everything that happened to the request travels in [`AttemptsSoFar`]; the control plane keeps nothing of it.
+//! A request that needs several answers ([`crate::plan`]) is driven part by part, each by a loop of its own.
 //! A failure is asked about raw in the next question and added, classified, to what happened before.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{CACHE_CONTROL, RETRY_AFTER, WARNING};
-use http::{HeaderMap, HeaderValue, Response};
-use tidegate_core::config::Config;
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use tidegate_core::config::{Config, Strategy};
 use tidegate_core::outcome::{LocalFault, Outcome};
-use tidegate_core::routing::{AttemptsSoFar, PriorAttempt, Rejection, RequestFacts, WaitKind};
+use tidegate_core::routing::{
+    AttemptsSoFar, Plan, PriorAttempt, Rejection, RequestFacts, WaitKind,
+};
 use tidegate_plane_client::{Answer, Ask, Dispatch, LastFailure, Step};
 use tokio::time::Instant;
 
 use crate::control_port::ControlPort;
 use crate::dispatch::{DispatchFault, Passed, prepare};
 use crate::endpoint::Endpoint;
+use crate::event_stream::EventStream;
 use crate::life::{Ending, Life};
 use crate::metrics::{Counted, RefusalLabels};
 use crate::observe::{self, Answered, Clock, Failure, Observed};
+use crate::plan::{self, Planned};
 use crate::proxy::Shared;
 use crate::refusal::Refusal;
 use crate::reply::{
@@ -42,7 +47,7 @@ const DEGRADED: HeaderValue = HeaderValue::from_static(
 const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache");
 
 /// A request that was let in.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Admitted {
     pub(crate) endpoint: Endpoint,
     pub(crate) body: RequestBody,
@@ -50,10 +55,24 @@ pub(crate) struct Admitted {
     pub(crate) passed: Passed,
 }
 
-/// How the loop goes on after a step.
-enum Next {
-    Ask,
-    Done(Response<ReplyBody>),
+/// What the loop came to.
+pub(crate) enum End {
+    /// A whole answer of this provider.
+    Whole(Answered, Option<HeaderValue>),
+    /// A stream that is ready, of this provider.
+    Stream(Box<Ready>, Option<HeaderValue>),
+    /// Nothing (more) can be sent.
+    Rejected(Box<Rejection>),
+    /// Several answers are needed.
+    Plan(Box<Plan>),
+}
+
+/// A stream that is ready.
+pub(crate) struct Ready {
+    status: StatusCode,
+    headers: HeaderMap,
+    stream: EventStream,
+    clock: Clock,
 }
 
 /// Drives a request to its answer.
@@ -62,15 +81,7 @@ pub(crate) async fn drive<C: ControlPort>(
     request: Admitted,
     life: Life<C>,
 ) -> Response<ReplyBody> {
-    let mut drive = Drive {
-        so_far: Arc::new(AttemptsSoFar::default()),
-        last_failure: None,
-        words: None,
-        strategy: None,
-        shared,
-        request,
-        life: Some(life),
-    };
+    let mut drive = Drive::new(shared, request, life);
     let response = drive.run().await;
     let mut response = response.unwrap_or_else(|refusal| drive.refuse(&refusal));
     if drive.request.body.background == Some(true) {
@@ -83,25 +94,99 @@ pub(crate) async fn drive<C: ControlPort>(
     response
 }
 
-struct Drive<C: ControlPort> {
+/// A request on its way to an answer.
+pub(crate) struct Drive<C: ControlPort> {
     shared: Arc<Shared<C>>,
-    request: Admitted,
+    pub(crate) request: Admitted,
     /// Until a stream takes it along.
     life: Option<Life<C>>,
     so_far: Arc<AttemptsSoFar>,
     last_failure: Option<LastFailure>,
     /// The last upstream's own words.
-    words: Option<Answered>,
+    pub(crate) words: Option<Answered>,
+    /// How the last attempt failed.
+    pub(crate) last_outcome: Option<Outcome>,
     /// What ordered the targets of the last dispatch.
     strategy: Option<&'static str>,
 }
 
 impl<C: ControlPort> Drive<C> {
+    fn new(shared: Arc<Shared<C>>, request: Admitted, life: Life<C>) -> Self {
+        Self {
+            so_far: Arc::default(),
+            last_failure: None,
+            words: None,
+            last_outcome: None,
+            strategy: None,
+            shared,
+            request,
+            life: Some(life),
+        }
+    }
+
+    /// A request of its own to one step of the combo.
+    pub(crate) fn part(&self, body: RequestBody, facts: RequestFacts) -> Result<Self, Refusal> {
+        let facts = Arc::new(facts);
+        let life = self.life.as_ref().ok_or(Refusal::Internal)?;
+        let life = life.part(Arc::clone(&facts));
+        let request = Admitted {
+            endpoint: self.request.endpoint,
+            body,
+            facts,
+            passed: self.request.passed.clone(),
+        };
+        Ok(Self::new(Arc::clone(&self.shared), request, life))
+    }
+
+    /// The request itself goes on as the last part of its plan.
+    pub(crate) fn become_part(&mut self, body: RequestBody, facts: RequestFacts) {
+        self.request.body = body;
+        self.request.facts = Arc::new(facts);
+    }
+
+    /// Parts that still run are not needed any more.
+    pub(crate) fn dismiss_parts(&self) {
+        if let Some(life) = &self.life {
+            life.dismiss_parts();
+        }
+    }
+
     async fn run(&mut self) -> Result<Response<ReplyBody>, Refusal> {
+        let mut end = self.until_end().await?;
+        if let End::Plan(plan) = end {
+            self.strategy = Some(match *plan {
+                Plan::Fusion(_) => Strategy::Fusion.as_str(),
+                Plan::Pipeline(_) => Strategy::Pipeline.as_str(),
+            });
+            end = match plan::carry_out(self, *plan).await? {
+                Planned::Over(end) => *end,
+                Planned::LastPart => self.until_end().await?,
+            };
+        }
+        match end {
+            End::Whole(answer, provider) => {
+                let mut response = whole(answer);
+                self.name(&mut response, provider);
+                self.end(&response, None);
+                Ok(response)
+            }
+            End::Stream(ready, provider) => self.stream(*ready, provider),
+            End::Rejected(rejection) => Ok(self.reject(rejection)),
+            // Parts are not planned again.
+            End::Plan(_) => Err(Refusal::Internal),
+        }
+    }
+
+    /// Asks and sends until there is an end.
+    pub(crate) async fn until_end(&mut self) -> Result<End, Refusal> {
         let mut attempt = self.shared.control.next_attempt();
         for _ in 0..MAX_STEPS {
             let life = self.life.as_mut().ok_or(Refusal::Internal)?;
             life.asks(attempt);
+            let elsewhere = life.attempts_elsewhere();
+            if self.so_far.elsewhere != elsewhere {
+                Arc::make_mut(&mut self.so_far).elsewhere = elsewhere;
+            }
             let asked = Instant::now();
             let answer = self.shared.control.decide(Ask {
                 attempt,
@@ -118,11 +203,12 @@ impl<C: ControlPort> Drive<C> {
             self.remember(&answer);
             match answer.decision {
                 Step::Dispatch(dispatch) => match self.attempt(dispatch).await? {
-                    Next::Done(response) => return Ok(response),
-                    Next::Ask => attempt = self.shared.control.next_attempt(),
+                    Some(end) => return Ok(end),
+                    None => attempt = self.shared.control.next_attempt(),
                 },
                 Step::Wait { kind, wait, .. } => self.wait(kind, asked, wait).await?,
-                Step::Reject(rejection) => return Ok(self.reject(rejection)),
+                Step::Reject(rejection) => return Ok(End::Rejected(rejection)),
+                Step::Plan(plan) => return Ok(End::Plan(plan)),
             }
         }
         tracing::error!(
@@ -150,7 +236,8 @@ impl<C: ControlPort> Drive<C> {
         });
     }
 
-    async fn attempt(&mut self, mut dispatch: Box<Dispatch>) -> Result<Next, Refusal> {
+    /// Sends one attempt; `None` when it failed.
+    async fn attempt(&mut self, mut dispatch: Box<Dispatch>) -> Result<Option<End>, Refusal> {
         let life = self.life.as_mut().ok_or(Refusal::Internal)?;
         let Admitted {
             endpoint,
@@ -176,7 +263,7 @@ impl<C: ControlPort> Drive<C> {
                 // The credential that is sent is the one that is judged (decision 9).
                 dispatch.attempt.credential_version = prepared.credential_version;
                 life.sends(dispatch);
-                let (upstream, dialect) = (&self.shared.upstream, dialect(*endpoint));
+                let (upstream, dialect) = (&self.shared.upstream, Dialect::of(*endpoint));
                 let max_bytes = self.shared.limits.max_answer_bytes;
                 observe::attempt(upstream, prepared.request, dialect, clock, max_bytes).await
             }
@@ -195,36 +282,50 @@ impl<C: ControlPort> Drive<C> {
             Observed::Whole(answer) => {
                 life.succeeds();
                 life.uses(answer.tokens);
-                let mut response = whole(answer);
-                self.name(&mut response, provider.ok());
-                self.end(&response, None);
-                Ok(Next::Done(response))
+                Ok(Some(End::Whole(answer, provider.ok())))
             }
             Observed::Stream(status, headers, stream) => {
                 life.succeeds();
-                life.answers(status, None);
-                let mut response = Response::new(ReplyBody::empty());
-                *response.status_mut() = status;
-                *response.headers_mut() = headers;
-                response.headers_mut().insert(CACHE_CONTROL, NO_CACHE);
-                self.name(&mut response, provider.ok());
-                let life = self.life.take().ok_or(Refusal::Internal)?;
-                let around = Surroundings {
-                    tasks: &self.shared.tasks,
-                    drained: self.shared.end.clone(),
-                    stall_time: self.shared.limits.stall_time,
-                    open: Counted::new(&self.shared.metrics.streams_open),
+                let ready = Ready {
+                    status,
+                    headers,
+                    stream: *stream,
+                    clock,
                 };
-                let body = StreamBody::new(*stream, clock, life, around);
-                *response.body_mut() = ReplyBody::Stream(Box::pin(body));
-                Ok(Next::Done(response))
+                Ok(Some(End::Stream(Box::new(ready), provider.ok())))
             }
             Observed::Failed(Failure { outcome, words }) => {
+                self.last_outcome = Some(outcome.clone());
                 self.last_failure = life.fails(outcome);
                 self.words = words;
-                Ok(Next::Ask)
+                Ok(None)
             }
         }
+    }
+
+    /// Hands a stream to the client, together with the rest of the request.
+    fn stream(
+        &mut self,
+        ready: Ready,
+        provider: Option<HeaderValue>,
+    ) -> Result<Response<ReplyBody>, Refusal> {
+        let life = self.life.as_mut().ok_or(Refusal::Internal)?;
+        life.answers(ready.status, None);
+        let mut response = Response::new(ReplyBody::empty());
+        *response.status_mut() = ready.status;
+        *response.headers_mut() = ready.headers;
+        response.headers_mut().insert(CACHE_CONTROL, NO_CACHE);
+        self.name(&mut response, provider);
+        let life = self.life.take().ok_or(Refusal::Internal)?;
+        let around = Surroundings {
+            tasks: &self.shared.tasks,
+            drained: self.shared.end.clone(),
+            stall_time: self.shared.limits.stall_time,
+            open: Counted::new(&self.shared.metrics.streams_open),
+        };
+        let body = StreamBody::new(ready.stream, ready.clock, life, around);
+        *response.body_mut() = ReplyBody::Stream(Box::pin(body));
+        Ok(response)
     }
 
     async fn wait(
@@ -332,14 +433,6 @@ fn strategy(config: &Config, model: &str, dispatch: &Dispatch) -> Option<&'stati
     }
     let entry = config.provider(&dispatch.attempt.provider)?;
     Some(entry.provider.account_strategy.strategy().as_str())
-}
-
-fn dialect(endpoint: Endpoint) -> Dialect {
-    match endpoint {
-        Endpoint::ChatCompletions | Endpoint::Embeddings => Dialect::Chat,
-        Endpoint::Responses => Dialect::Responses,
-        Endpoint::Messages => Dialect::Messages,
-    }
 }
 
 fn whole_seconds(wait: Duration) -> u64 {

@@ -127,6 +127,8 @@ async fn ask<C: ControlPort>(
     let facts = Arc::new(RequestFacts {
         key,
         forced_connection,
+        tools: body.tools,
+        tools_forbidden: body.tools_forbidden,
         ..RequestFacts::new(body.model.as_str(), endpoint.protocol())
     });
     let life = Life::begin(

@@ -5,7 +5,8 @@
 //!  accept  route    key        parse     loop   ├─ dispatch   request from scratch
 //!                                               ├─ upstream   send
 //!                                               ├─ observe    facts of the end
-//!                                               └─ stream     bytes to the client
+//!                                               ├─ stream     bytes to the client
+//!                                               └─ plan       several answers for one
 //!                                        life: the end, once, whatever happens
 //! ```
 //!
@@ -25,6 +26,7 @@ mod metrics;
 mod models;
 mod observe;
 mod passage;
+mod plan;
 mod proxy;
 mod redact;
 mod refusal;

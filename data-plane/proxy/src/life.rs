@@ -11,9 +11,11 @@ mod trace;
 
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::StatusCode;
-use tidegate_core::ids::AttemptId;
+use parking_lot::Mutex;
+use tidegate_core::ids::{AttemptId, ModelId, ProviderId};
 use tidegate_core::outcome::{AttemptOutcome, LocalFault, Outcome};
 use tidegate_core::routing::RequestFacts;
 use tidegate_plane_client::{Answer, Dispatch, LastFailure, Step, Usage};
@@ -38,6 +40,15 @@ struct InFlight {
     ready: bool,
 }
 
+/// What a request and the parts of its plan have in common.
+#[derive(Debug, Default)]
+struct Family {
+    /// Where the attempts went, in order.
+    sent: Mutex<Vec<(ProviderId, ModelId)>>,
+    /// Parts that end now do so because we need them no more.
+    dismissed: AtomicBool,
+}
+
 /// How a request ended, apart from being dropped.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Ending {
@@ -51,6 +62,9 @@ pub(crate) enum Ending {
 #[derive(Debug)]
 pub(crate) struct Life<C: ControlPort> {
     shared: Arc<Shared<C>>,
+    family: Arc<Family>,
+    /// It is a part of a plan: counted and logged as such.
+    is_part: bool,
     pub(crate) request_id: String,
     endpoint: Endpoint,
     facts: Arc<RequestFacts>,
@@ -81,6 +95,8 @@ impl<C: ControlPort> Life<C> {
         shared.metrics.requests_in_flight.inc();
         Self {
             shared,
+            family: Arc::default(),
+            is_part: false,
             request_id,
             endpoint,
             facts,
@@ -99,14 +115,52 @@ impl<C: ControlPort> Life<C> {
         }
     }
 
-    /// `provider/model` of each attempt so far.
-    pub(crate) fn attempt_order(&self) -> Vec<String> {
-        self.traces.iter().map(Trace::target).collect()
+    /// The life of a request that is a part of this one's plan. Its end is no request's end.
+    pub(crate) fn part(&self, facts: Arc<RequestFacts>) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+            family: Arc::clone(&self.family),
+            is_part: true,
+            request_id: self.request_id.clone(),
+            endpoint: self.endpoint,
+            facts,
+            stream: false,
+            begun: Instant::now(),
+            asking: None,
+            in_flight: None,
+            failed: None,
+            combo: false,
+            any_local: false,
+            traces: Vec::new(),
+            status: None,
+            code: None,
+            tokens: Tokens::default(),
+            ended: None,
+        }
     }
 
-    /// How many attempts were sent.
+    /// The parts that still run are not needed: what they have in flight ends as a decision of ours.
+    pub(crate) fn dismiss_parts(&self) {
+        self.family.dismissed.store(true, Ordering::Relaxed);
+    }
+
+    /// `provider/model` of each attempt so far, those of parts included.
+    pub(crate) fn attempt_order(&self) -> Vec<String> {
+        let sent = self.family.sent.lock();
+        sent.iter()
+            .map(|(provider, model)| format!("{provider}/{model}"))
+            .collect()
+    }
+
+    /// How many attempts were sent, by parts included.
     pub(crate) fn attempts(&self) -> usize {
-        self.traces.len()
+        self.family.sent.lock().len()
+    }
+
+    /// How many of them were other parts'.
+    pub(crate) fn attempts_elsewhere(&self) -> u32 {
+        let elsewhere = self.attempts().saturating_sub(self.traces.len());
+        u32::try_from(elsewhere).unwrap_or(u32::MAX)
     }
 
     /// Time since the request began, in ms.
@@ -129,6 +183,7 @@ impl<C: ControlPort> Life<C> {
             Step::Dispatch(_) => DecidedStep::Dispatch,
             Step::Wait { .. } => DecidedStep::Wait,
             Step::Reject(_) => DecidedStep::Reject,
+            Step::Plan(_) => DecidedStep::Plan,
         };
         if step != DecidedStep::Wait {
             self.asking = None;
@@ -145,7 +200,10 @@ impl<C: ControlPort> Life<C> {
     /// The attempt goes out.
     pub(crate) fn sends(&mut self, dispatch: Box<Dispatch>) {
         let now = Instant::now();
-        self.traces.push(Trace::new(&dispatch.attempt));
+        let attempt = &dispatch.attempt;
+        self.traces.push(Trace::new(attempt));
+        let target = (attempt.provider.clone(), attempt.model.clone());
+        self.family.sent.lock().push(target);
         self.in_flight = Some(InFlight {
             dispatch,
             sent: now,
@@ -254,9 +312,10 @@ impl<C: ControlPort> Life<C> {
 
     /// What an attempt without a verdict ended as: whatever it was, it was not the upstream.
     fn cut_off(&self) -> Outcome {
+        let dismissed = self.is_part && self.family.dismissed.load(Ordering::Relaxed);
         if std::thread::panicking() {
             Outcome::Local(LocalFault::Internal)
-        } else if self.shared.end.is_cancelled() {
+        } else if dismissed || self.shared.end.is_cancelled() {
             Outcome::Local(LocalFault::ExecutionExpired)
         } else {
             Outcome::ClientAbort
@@ -319,6 +378,10 @@ impl<C: ControlPort> Life<C> {
     }
 
     fn count_and_log(&self) {
+        if self.is_part {
+            self.log_part();
+            return;
+        }
         let metrics = &self.shared.metrics;
         let (endpoint, end) = (self.endpoint, self.request_end());
         metrics.requests_in_flight.dec();
@@ -330,11 +393,7 @@ impl<C: ControlPort> Life<C> {
             .request_seconds
             .get_or_create(&EndpointLabels { endpoint })
             .observe(self.begun.elapsed().as_secs_f64());
-        let mut attempts = String::new();
-        for trace in &self.traces {
-            // Writing to a string cannot fail.
-            let _written = write!(attempts, "{trace};");
-        }
+        let attempts = self.told_attempts();
         tracing::info!(
             target: "tidegate::access",
             request_id = self.request_id,
@@ -352,6 +411,30 @@ impl<C: ControlPort> Life<C> {
             output_tokens = self.tokens.output,
             "request"
         );
+    }
+
+    fn log_part(&self) {
+        tracing::info!(
+            target: "tidegate::access",
+            request_id = self.request_id,
+            model = self.facts.model,
+            step = self.facts.member,
+            attempts = self.told_attempts(),
+            local = self.any_local,
+            duration_ms = self.elapsed_ms(),
+            input_tokens = self.tokens.input,
+            output_tokens = self.tokens.output,
+            "part of a request"
+        );
+    }
+
+    fn told_attempts(&self) -> String {
+        let mut attempts = String::new();
+        for trace in &self.traces {
+            // Writing to a string cannot fail.
+            let _written = write!(attempts, "{trace};");
+        }
+        attempts
     }
 }
 

@@ -94,6 +94,7 @@ pub(crate) enum DecidedStep {
     Dispatch,
     Wait,
     Reject,
+    Plan,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -150,6 +151,7 @@ label_words!(DecidedStep {
     Dispatch => "dispatch",
     Wait => "wait",
     Reject => "reject",
+    Plan => "plan",
 });
 label_words!(DecidedBy {
     ControlPlane => "control_plane",

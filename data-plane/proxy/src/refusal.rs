@@ -34,6 +34,8 @@ pub(crate) enum Refusal {
     BodyBroken,
     #[error(transparent)]
     Body(#[from] BodyFault),
+    #[error("a combo that asks several models needs a conversation: a list of messages or inputs")]
+    NoConversation,
     #[error("x-omniroute-connection does not name a connection")]
     InvalidConnection,
     #[error("no configuration has been received yet")]
@@ -62,7 +64,9 @@ impl Refusal {
             Self::BodyEncoded => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
-            Self::BodyBroken | Self::Body(_) | Self::InvalidConnection => StatusCode::BAD_REQUEST,
+            Self::BodyBroken | Self::Body(_) | Self::NoConversation | Self::InvalidConnection => {
+                StatusCode::BAD_REQUEST
+            }
             Self::NotConfigured | Self::WaitingFull { .. } | Self::ShuttingDown => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
@@ -87,6 +91,7 @@ impl Refusal {
             Self::BodyTimeout => "body_timeout",
             Self::BodyBroken => "body_broken",
             Self::Body(fault) => fault.code(),
+            Self::NoConversation => "no_conversation",
             Self::InvalidConnection => "invalid_connection",
             Self::NotConfigured => "configuration_unavailable",
             Self::WaitingFull { .. } => "wait_queue_full",

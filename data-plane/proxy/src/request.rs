@@ -10,6 +10,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
+use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use walk::{Member, members};
@@ -71,6 +72,10 @@ pub(crate) struct RequestBody {
     pub(crate) model: String,
     /// The client asked for a stream.
     pub(crate) stream: bool,
+    /// How many tools it offers.
+    pub(crate) tools: u32,
+    /// It forbids their use.
+    pub(crate) tools_forbidden: bool,
     /// `background` as the client sent it; it is no longer in the bytes.
     pub(crate) background: Option<bool>,
 }
@@ -98,6 +103,8 @@ impl RequestBody {
             model_span,
             model,
             stream,
+            tools: number_of(text, found.tools.as_ref()),
+            tools_forbidden: forbids(text, found.tool_choice.as_ref()),
             background: None,
             bytes: Bytes::new(),
         };
@@ -114,6 +121,11 @@ impl RequestBody {
             body.bytes = bytes;
         }
         Ok(body)
+    }
+
+    /// The body as it is.
+    pub(crate) fn bytes(&self) -> &Bytes {
+        &self.bytes
     }
 
     /// The body with another model, as pieces to be sent one after the other.
@@ -142,6 +154,8 @@ struct Found {
     model: Option<Member>,
     stream: Option<Member>,
     background: Option<Member>,
+    tools: Option<Member>,
+    tool_choice: Option<Member>,
 }
 
 impl Found {
@@ -150,6 +164,15 @@ impl Found {
             "model" => ("model", &mut self.model),
             "stream" => ("stream", &mut self.stream),
             "background" => ("background", &mut self.background),
+            // Of these two, too, the last is believed: they decide nothing that must not be got round.
+            "tools" => {
+                self.tools = Some(member);
+                return Ok(());
+            }
+            "tool_choice" => {
+                self.tool_choice = Some(member);
+                return Ok(());
+            }
             _ => return Ok(()),
         };
         // Readers differ in which of two equal members they believe; ours and the upstream's must not.
@@ -179,6 +202,30 @@ fn model_of(text: &str, span: &Range<usize>) -> Result<String, BodyFault> {
         return Err(BodyFault::InvalidModel);
     }
     Ok(model)
+}
+
+/// How many entries a list has; what is no list has none.
+fn number_of(text: &str, member: Option<&Member>) -> u32 {
+    let written = member.and_then(|member| text.get(member.value.clone()));
+    let list: Option<Vec<IgnoredAny>> =
+        written.and_then(|written| serde_json::from_str(written).ok());
+    u32::try_from(list.map_or(0, |list| list.len())).unwrap_or(u32::MAX)
+}
+
+/// `tool_choice` is `none`, as a word or as Anthropic's object.
+fn forbids(text: &str, member: Option<&Member>) -> bool {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Choice<'a> {
+        Word(Cow<'a, str>),
+        Object {
+            #[serde(rename = "type")]
+            kind: Cow<'a, str>,
+        },
+    }
+    let written = member.and_then(|member| text.get(member.value.clone()));
+    let choice = written.and_then(|written| serde_json::from_str(written).ok());
+    matches!(choice, Some(Choice::Word(word) | Choice::Object { kind: word }) if word == "none")
 }
 
 struct NotAFlag;

@@ -6,6 +6,7 @@
 
 pub mod attempt;
 pub mod document;
+pub mod plan;
 pub mod routing;
 
 use tidegate_core::ids::NameError;

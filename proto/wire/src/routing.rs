@@ -198,6 +198,7 @@ pub fn so_far_to_proto(so_far: &AttemptsSoFar) -> routing::AttemptsSoFar {
         waits: so_far.waits,
         waited_ms: so_far.waited_ms,
         order: so_far.order.clone(),
+        elsewhere: so_far.elsewhere,
     }
 }
 
@@ -235,6 +236,7 @@ pub fn so_far_from_proto(
         waits: so_far.waits,
         waited_ms: so_far.waited_ms,
         order: so_far.order,
+        elsewhere: so_far.elsewhere,
     })
 }
 

@@ -112,6 +112,12 @@ impl Step {
         self.model_step()?.connection.as_ref()
     }
 
+    /// What it says ahead of the conversation (`pipeline`).
+    #[must_use]
+    pub fn prompt(&self) -> Option<&str> {
+        self.model_step()?.prompt.as_deref()
+    }
+
     /// Its weight as written.
     #[must_use]
     pub fn weight(&self) -> Finite {

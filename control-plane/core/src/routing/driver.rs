@@ -18,20 +18,18 @@ use super::exhaustion::{Exhaustion, effect, is_input_bound};
 use super::order::Sequence;
 use super::private_view::PrivateView;
 use super::progress::{Progress, Tries, results};
-use super::resolve::{Route, resolve};
+use super::resolve::{Route, resolve_request};
 use super::strategy::Halt;
 use super::wait::{CoolingTimer, cooldown_wait};
 use super::{
-    Decision, Dispatch, ExclusionReason, Input, PriorAttempt, Rejection, Wait, WaitKind, terminal,
+    Decision, Dispatch, ExclusionReason, Input, PriorAttempt, Rejection, Wait, WaitKind, plan,
+    terminal,
 };
-
-/// Statuses after which the same target may be tried again (`routing.md` §5.2).
-const RETRYABLE: [u16; 6] = [408, 429, 500, 502, 503, 504];
 
 /// Decides the next step of a request.
 #[must_use]
 pub fn decide(input: &Input<'_>) -> Decision {
-    match resolve(input.config, &input.facts.model) {
+    match resolve_request(input.config, input.facts) {
         None => reject(terminal::unknown_model(&input.facts.model)),
         Some(route) => {
             let view = PrivateView::new(input, &route);
@@ -57,9 +55,11 @@ pub fn next_target_same_provider(
         Decision::Dispatch(next) if route.combo.is_some() => {
             moved_on_at_provider(last, &next.provider, next.pass, next.target)
         }
-        Decision::Dispatch(_) | Decision::Wait(_) | Decision::Reject(_) | Decision::TakeTurn(_) => {
-            false
-        }
+        Decision::Dispatch(_)
+        | Decision::Wait(_)
+        | Decision::Reject(_)
+        | Decision::TakeTurn(_)
+        | Decision::Plan(_) => false,
     }
 }
 
@@ -128,6 +128,12 @@ impl<'a> Driver<'a> {
     /// Decides on a route.
     pub(super) fn decide(scene: Scene<'a>) -> Decision {
         let Scene { input, route, .. } = scene;
+        if let Some(plan) = &route.plan {
+            return Decision::Plan(plan.clone());
+        }
+        if route.targets.is_empty() && plan::makes_plans(route) {
+            return reject(terminal::no_steps(route));
+        }
         if let Some(last) = input.so_far.attempts.last()
             && ends_request(&scene, last)
         {
@@ -282,7 +288,7 @@ impl<'a> Driver<'a> {
         let never_ready = classification.status == 504
             && !classification.counts_for_breaker
             && !classification.network;
-        RETRYABLE.contains(&classification.status)
+        route.terms.retryable.contains(&classification.status)
             && tries.retries < route.terms.max_retries
             && !exhausted
             && !never_ready
@@ -319,7 +325,7 @@ impl<'a> Driver<'a> {
     fn wait_for_cooldown(&self) -> Option<Decision> {
         let Scene { input, route, .. } = self.scene;
         let so_far = input.so_far;
-        if so_far.attempts.len() >= route.terms.max_global_attempts
+        if so_far.spent() >= route.terms.max_global_attempts
             || so_far.waits >= route.terms.wait.max_waits
         {
             return None;
@@ -388,7 +394,7 @@ impl<'a> Driver<'a> {
 
     fn wait_for_retry(&self, due: Timestamp) -> Decision {
         let Scene { input, route, .. } = self.scene;
-        if input.so_far.attempts.len() >= route.terms.max_global_attempts {
+        if input.so_far.spent() >= route.terms.max_global_attempts {
             return reject(terminal::too_many_attempts(input, route));
         }
         // A clock that stepped back must not make the delay longer than it is.
@@ -404,7 +410,7 @@ impl<'a> Driver<'a> {
 
     fn dispatch(&self, found: Found<'_>, pass: u32) -> Decision {
         let Scene { input, route, .. } = self.scene;
-        if input.so_far.attempts.len() >= route.terms.max_global_attempts {
+        if input.so_far.spent() >= route.terms.max_global_attempts {
             return reject(terminal::too_many_attempts(input, route));
         }
         let Found {

@@ -6,7 +6,7 @@ use super::accounts::{Past, Scene, exclusion, no_account};
 use super::driver::{Driver, decide};
 use super::exhaustion::Exhaustion;
 use super::private_view::PrivateView;
-use super::resolve::resolve;
+use super::resolve::resolve_request;
 use super::{Decision, Exclusion, Input};
 
 /// Most accounts that are told; what follows is counted.
@@ -41,7 +41,7 @@ pub struct ExplainedTarget {
 /// Explains the next step of a request.
 #[must_use]
 pub fn explain(input: &Input<'_>) -> Explanation {
-    let Some(route) = resolve(input.config, &input.facts.model) else {
+    let Some(route) = resolve_request(input.config, input.facts) else {
         return Explanation {
             targets: Vec::new(),
             omitted: 0,
@@ -103,6 +103,8 @@ fn is_chosen(decision: &Decision, target: usize, connection: &ConnectionId) -> b
         Decision::Dispatch(dispatch) => {
             usize::try_from(dispatch.target) == Ok(target) && dispatch.connection == *connection
         }
-        Decision::Wait(_) | Decision::Reject(_) | Decision::TakeTurn(_) => false,
+        Decision::Wait(_) | Decision::Reject(_) | Decision::TakeTurn(_) | Decision::Plan(_) => {
+            false
+        }
     }
 }

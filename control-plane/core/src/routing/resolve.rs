@@ -11,12 +11,16 @@ use crate::config::{ApiKey, ComboConfig, ComboEntry, ComboTarget, Config, Strate
 use crate::ids::ModelId;
 use crate::number::Finite;
 
+use super::plan::{self, Plan, Way};
 use super::pool::{self, Pool};
 use super::wait::WaitPolicy;
+use super::{RequestFacts, pipeline};
 
 /// The members of what is no combo.
 pub(super) static NOTHING_SET: LazyLock<ComboConfig> = LazyLock::new(ComboConfig::default);
 
+/// Statuses after which the same target may be tried again (`routing.md` §5.2).
+const RETRYABLE: &[u16] = &[408, 429, 500, 502, 503, 504];
 const MAX_RETRIES: u32 = 1;
 const RETRY_DELAY_MS: u64 = 2_000;
 const MAX_GLOBAL_ATTEMPTS: u32 = 30;
@@ -34,6 +38,8 @@ pub struct Route<'a> {
     pub strategy: Strategy,
     /// What the strategy is told.
     pub config: &'a ComboConfig,
+    /// What is done instead of walking the targets.
+    pub plan: Option<Box<Plan>>,
     /// How they are walked.
     pub(super) terms: Terms,
 }
@@ -51,6 +57,8 @@ pub(super) struct Terms {
     pub(super) set_retry_delay_ms: u64,
     /// Cap on all attempts of the request.
     pub(super) max_global_attempts: usize,
+    /// Statuses after which the same target may be tried again.
+    pub(super) retryable: &'static [u16],
     /// No same-target retry while another target follows.
     pub(super) failover_before_retry: bool,
     /// Waiting for cooldowns.
@@ -71,7 +79,14 @@ pub fn resolve<'a>(config: &'a Config, name: &str) -> Option<Route<'a>> {
             units,
             strategy: combo.combo.strategy,
             config: &combo.config,
-            terms: Terms::of_combo(&combo.config, wait),
+            plan: None,
+            terms: Terms {
+                retryable: match combo.combo.strategy {
+                    Strategy::Pipeline => pipeline::RETRYABLE,
+                    _ => RETRYABLE,
+                },
+                ..Terms::of_combo(&combo.config, wait)
+            },
         });
     }
     let wait = WaitPolicy::for_others(&settings.wait_for_cooldown);
@@ -81,8 +96,31 @@ pub fn resolve<'a>(config: &'a Config, name: &str) -> Option<Route<'a>> {
         units: Cow::Borrowed(&[]),
         strategy: Strategy::Priority,
         config: &NOTHING_SET,
+        plan: None,
         terms: Terms::of_single(wait),
     })
+}
+
+/// What the request means: [`resolve`], reduced to the one step that it is for, or with the plan that it needs.
+#[must_use]
+pub fn resolve_request<'a>(config: &'a Config, facts: &RequestFacts) -> Option<Route<'a>> {
+    let mut route = resolve(config, &facts.model)?;
+    let way = match facts.member {
+        Some(step) => Way::Member(step),
+        None => plan::way(&route, facts),
+    };
+    match way {
+        Way::Walk => {}
+        // Only combos have steps.
+        Way::Member(_) if route.combo.is_none() => {}
+        Way::Member(step) => {
+            let Pool { targets, units } = plan::part_of(&route, step);
+            route.targets = targets;
+            route.units = units;
+        }
+        Way::Plan(plan) => route.plan = Some(plan),
+    }
+    Some(route)
 }
 
 fn single_target(config: &Config, name: &str) -> Option<ComboTarget> {
@@ -135,6 +173,7 @@ impl Terms {
             max_set_retries: config.max_set_retries.unwrap_or(0),
             set_retry_delay_ms: config.set_retry_delay_ms.unwrap_or(RETRY_DELAY_MS),
             max_global_attempts: usize::try_from(attempts).unwrap_or(usize::MAX),
+            retryable: RETRYABLE,
             failover_before_retry: config.failover_before_retry == Some(true),
             wait,
         }

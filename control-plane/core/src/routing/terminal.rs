@@ -3,6 +3,7 @@
 //! | what happened | status | code |
 //! |---|---|---|
 //! | the name means nothing | 404 | `model_not_found` |
+//! | a `fusion` or `pipeline` has no step | 400 | `no_steps` |
 //! | nothing was sent, something ends by itself | 503 with Retry-After | `all_targets_cooling_down` |
 //! | nothing was sent, nothing does | 404 | `no_executable_targets` |
 //! | attempts failed | from their outcomes | `all_models_failed` or `quota_exhausted` |
@@ -112,6 +113,25 @@ pub(super) fn unknown_model(name: &str) -> Rejection {
     }
 }
 
+/// A combo that asks several steps has none (`routing.md` §8.18, §8.19).
+pub(super) fn no_steps(route: &Route<'_>) -> Rejection {
+    Rejection {
+        status: 400,
+        code: "no_steps".to_owned(),
+        error_type: "invalid_request_error".to_owned(),
+        message: format!(
+            "a combo with the strategy {} needs a step that can be asked",
+            route.strategy.as_str()
+        ),
+        retry_after_secs: None,
+        pass_through: false,
+        terminal_reason: "no_steps".to_owned(),
+        pool_size: 0,
+        attempted: 0,
+        excluded: Vec::new(),
+    }
+}
+
 /// Every target was excluded before anything was sent (decision 27).
 pub(super) fn nothing_dispatched(
     input: &Input<'_>,
@@ -199,7 +219,7 @@ pub(super) fn too_many_attempts(input: &Input<'_>, route: &Route<'_>) -> Rejecti
         error_type: error_type(503).to_owned(),
         message: format!(
             "gave up after {} attempts; {}",
-            attempts.len(),
+            input.so_far.spent(),
             failures(attempts)
         ),
         retry_after_secs: retry_after(input, attempts, 503),
@@ -263,7 +283,7 @@ fn error_status(status: u16) -> u16 {
 }
 
 /// `OpenAI`'s types (`sessions-and-streams.md` §5.2).
-fn error_type(status: u16) -> &'static str {
+pub(super) fn error_type(status: u16) -> &'static str {
     match status {
         401 => "authentication_error",
         403 => "permission_error",
@@ -344,7 +364,7 @@ fn printable(text: &str) -> String {
 }
 
 /// Runs of 32 and more hexadecimal digits, dashes between them not counted, are ids of somebody's resources.
-fn redacted(text: &str) -> String {
+pub(super) fn redacted(text: &str) -> String {
     const LEAST_DIGITS: usize = 32;
     let is_id = |character: char| character.is_ascii_hexdigit() || character == '-';
     let mut out = String::with_capacity(text.len());

@@ -8,6 +8,7 @@ mod gates;
 mod naming;
 mod nested;
 mod orders;
+mod plans;
 mod properties;
 mod rule_scopes;
 mod ruled_out;
@@ -225,7 +226,9 @@ impl World {
                     journey.rejection = Some(*rejection);
                     return journey;
                 }
-                Decision::TakeTurn(key) => panic!("nobody counts {key:?}"),
+                other @ (Decision::TakeTurn(_) | Decision::Plan(_)) => {
+                    panic!("neither sends nor ends: {other:?}")
+                }
             }
         }
         panic!("the request does not end: {journey:?}");

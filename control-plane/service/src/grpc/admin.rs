@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tidegate_core::config::Protocol;
 use tidegate_core::ids::{ConnectionId, EgressId, KeyId, ModelId, ProviderId};
-use tidegate_core::routing::Decision;
+use tidegate_core::routing::{Decision, Plan};
 use tidegate_proto::admin::v1 as proto;
 use tidegate_proto::admin::v1::admin_service_server::AdminService;
 use tidegate_wire as wire;
@@ -282,6 +282,15 @@ fn told(decision: &Decision) -> (&'static str, String, String) {
         }
         Decision::Reject(rejection) => {
             ("reject", rejection.code.clone(), rejection.message.clone())
+        }
+        Decision::Plan(plan) => {
+            let message = match &**plan {
+                Plan::Fusion(plan) => format!("would ask {} steps at once", plan.panel.len()),
+                Plan::Pipeline(plan) => {
+                    format!("would ask {} steps one after the other", plan.stages.len())
+                }
+            };
+            ("plan", String::new(), message)
         }
         // Explaining counts nothing, so no number is ever missing.
         Decision::TakeTurn(_) => ("wait", String::new(), String::new()),

@@ -123,6 +123,7 @@ fn response(answer: Answer) -> Result<proto::DecideResponse, Status> {
             wait_ms: wait.wait_ms,
             ticket: Vec::new(),
         }),
+        Decision::Plan(plan) => proto::decide_response::Step::Plan(wire::plan::to_proto(&plan)),
         Decision::TakeTurn(_) => return Err(Refusal::Internal.status("a number is missing")),
         Decision::Reject(rejection) => {
             let excluded = exclusions(&rejection.excluded, now);

@@ -40,6 +40,7 @@ labels! {
         Dispatch = "dispatch",
         Wait = "wait",
         Reject = "reject",
+        Plan = "plan",
         Invalid = "invalid",
     }
 
@@ -302,7 +303,13 @@ impl Metrics {
 
     /// Zero is visible from the start.
     fn show_zeros(&self) {
-        for step in [Step::Dispatch, Step::Wait, Step::Reject, Step::Invalid] {
+        for step in [
+            Step::Dispatch,
+            Step::Wait,
+            Step::Reject,
+            Step::Plan,
+            Step::Invalid,
+        ] {
             self.decisions.get_or_create(&StepLabel { step }).inc_by(0);
         }
         for fate in [

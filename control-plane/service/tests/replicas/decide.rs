@@ -17,7 +17,7 @@ const PAST_RESET_MS: i64 = 16_000;
 fn probe_of(response: &routing::DecideResponse) -> Option<&common::Attempt> {
     match response.step.as_ref().unwrap() {
         Step::Dispatch(dispatch) => dispatch.attempt.as_ref().filter(|attempt| attempt.probe),
-        Step::Wait(_) | Step::Reject(_) => None,
+        Step::Wait(_) | Step::Reject(_) | Step::Plan(_) => None,
     }
 }
 

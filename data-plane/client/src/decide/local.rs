@@ -50,7 +50,7 @@ impl Local<'_> {
                 Arc::new(so_far)
             }
         };
-        let route = routing::resolve(config, &ask.facts.model);
+        let route = routing::resolve_request(config, &ask.facts);
         let combo = route.as_ref().is_some_and(|route| route.combo.is_some());
         let (decision, probe) = self.decide_with_probe(ask, &so_far);
         let next_target_same_provider = match (&route, &prior) {
@@ -126,7 +126,9 @@ impl Local<'_> {
                         return (decision, false);
                     }
                 }
-                Decision::Wait(_) | Decision::Reject(_) => return (decision, false),
+                Decision::Wait(_) | Decision::Reject(_) | Decision::Plan(_) => {
+                    return (decision, false);
+                }
                 // Nothing is shared here, so every number is known.
                 Decision::TakeTurn(key) => turns.fetched(key.clone(), None),
             }
@@ -157,6 +159,7 @@ impl Local<'_> {
                 ticket: Vec::new(),
             },
             Decision::Reject(rejection) => Step::Reject(rejection),
+            Decision::Plan(plan) => Step::Plan(plan),
             Decision::TakeTurn(_) => {
                 Step::Reject(Box::new(unavailable("a shared number is not to be had")))
             }

@@ -8,11 +8,11 @@ use tidegate_core::routing::{Exclusion, ExclusionReason, Rejection, WaitKind};
 use tidegate_core::time::Timestamp;
 use tidegate_proto::common::v1 as common;
 use tidegate_proto::routing::v1 as proto;
-use tidegate_wire::WireError;
 use tidegate_wire::attempt::{from_proto, id_to_proto, outcome_to_proto, to_proto};
 use tidegate_wire::routing::{
     MAX_ORDER, classification_from_proto, facts_to_proto, origin_from_proto, so_far_to_proto,
 };
+use tidegate_wire::{WireError, plan};
 
 use crate::port::{Answer, Ask, Deadlines, Dispatch, Step};
 
@@ -63,6 +63,9 @@ pub(super) fn answer(ask: &Ask, response: proto::DecideResponse) -> Result<Answe
     let decision = match step {
         proto::decide_response::Step::Dispatch(message) => Step::Dispatch(dispatch(ask, message)?),
         proto::decide_response::Step::Reject(message) => Step::Reject(reject(message)?),
+        proto::decide_response::Step::Plan(message) => {
+            Step::Plan(Box::new(plan::from_proto(message)?))
+        }
         proto::decide_response::Step::Wait(message) => {
             let wait = Duration::from_millis(message.wait_ms);
             let kind = match message.kind() {

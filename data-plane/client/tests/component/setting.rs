@@ -227,7 +227,9 @@ pub(crate) fn classification() -> routing::Classification {
 pub(crate) fn dispatched(answer: &Answer) -> &Dispatch {
     match &answer.decision {
         Step::Dispatch(dispatch) => dispatch,
-        step @ (Step::Wait { .. } | Step::Reject(_)) => panic!("not a dispatch: {step:?}"),
+        step @ (Step::Wait { .. } | Step::Reject(_) | Step::Plan(_)) => {
+            panic!("not a dispatch: {step:?}")
+        }
     }
 }
 

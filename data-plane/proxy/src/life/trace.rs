@@ -23,10 +23,6 @@ impl Trace {
         }
     }
 
-    pub(super) fn target(&self) -> String {
-        format!("{}/{}", self.attempt.provider, self.attempt.model)
-    }
-
     pub(super) fn ends(&mut self, outcome: &'static str, ms: u64) {
         self.outcome = outcome;
         self.ms = ms;

@@ -195,3 +195,25 @@ proptest! {
         let _outcome = parse(&text);
     }
 }
+
+#[rstest]
+#[case::none("{}", 0, false)]
+#[case::two(r#"{"tools": [{"a": [1, 2]}, {}]}"#, 2, false)]
+#[case::no_list(r#"{"tools": {"a": 1}}"#, 0, false)]
+#[case::null(r#"{"tools": null, "tool_choice": null}"#, 0, false)]
+#[case::forbidden(r#"{"tools": [{}], "tool_choice": "none"}"#, 1, true)]
+#[case::forbidden_object(r#"{"tool_choice": {"type": "none"}, "tools": [{}]}"#, 1, true)]
+#[case::wanted(r#"{"tools": [{}], "tool_choice": "auto"}"#, 1, false)]
+#[case::wanted_object(
+    r#"{"tools": [{}], "tool_choice": {"type": "tool", "name": "none"}}"#,
+    1,
+    false
+)]
+#[case::odd(r#"{"tools": [{}], "tool_choice": 7}"#, 1, false)]
+fn tools_are_counted(#[case] members: &str, #[case] tools: u32, #[case] forbidden: bool) {
+    let text = members
+        .replacen('{', r#"{"model": "m", "#, 1)
+        .replace(", }", "}");
+    let body = RequestBody::parse(Bytes::from(text), false).unwrap();
+    assert_eq!((body.tools, body.tools_forbidden), (tools, forbidden));
+}

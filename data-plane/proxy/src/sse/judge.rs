@@ -15,6 +15,7 @@ use serde_json::value::RawValue;
 
 use super::shapes::{ChatChunk, ChatDelta, MessagesEvent, ResponsesEvent, is_something, is_text};
 use super::{Event, Tokens};
+use crate::endpoint::Endpoint;
 
 /// Whose events these are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +26,17 @@ pub(crate) enum Dialect {
     Responses,
     /// Anthropic messages.
     Messages,
+}
+
+impl Dialect {
+    /// What streams of an endpoint speak.
+    pub(crate) fn of(endpoint: Endpoint) -> Self {
+        match endpoint {
+            Endpoint::ChatCompletions | Endpoint::Embeddings => Self::Chat,
+            Endpoint::Responses => Self::Responses,
+            Endpoint::Messages => Self::Messages,
+        }
+    }
 }
 
 /// What an event is.

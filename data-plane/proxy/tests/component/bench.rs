@@ -24,7 +24,8 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(10);
 pub(crate) const KEY: &str = "sk-client-key";
 
 /// Two OpenAI providers `one` and `two`, an Anthropic one `ant`, each with one connection `<provider>-a`; the combo
-/// `duo` is `one/m` and then `two/m`, with neither retries nor waits.
+/// `duo` is `one/m` and then `two/m`, with neither retries nor waits. With plans, `panel` asks `one/m`, `two/m` and `one/n` at once
+/// and lets `one/j` judge; `chain` asks `one/m`, then `two/m`, then `one/n`; `ant-panel` and `ant-chain` are of `ant`.
 pub(crate) struct Bench {
     pub(crate) one: FakeUpstream,
     pub(crate) two: FakeUpstream,
@@ -43,6 +44,8 @@ pub(crate) struct Options {
     pub(crate) keys: bool,
     /// Requests wait for cooldowns.
     pub(crate) waits: bool,
+    /// There are combos that ask several models, and the model `j` of each provider.
+    pub(crate) plans: bool,
 }
 
 impl Default for Options {
@@ -52,6 +55,7 @@ impl Default for Options {
             deadlines: Deadlines::default(),
             keys: true,
             waits: false,
+            plans: false,
         }
     }
 }
@@ -67,7 +71,7 @@ impl Bench {
             FakeUpstream::builder().name("two").start().await.unwrap(),
             FakeUpstream::builder().name("ant").start().await.unwrap(),
         );
-        let document = document([&one, &two, &ant], options.keys, options.waits);
+        let document = document([&one, &two, &ant], &options);
         let control = Arc::new(FakeControl::new(document, options.deadlines));
         let registry = Arc::new(RwLock::new(Registry::default()));
         let proxy = Proxy::new(Arc::clone(&control), options.limits, registry).unwrap();
@@ -113,14 +117,23 @@ impl Bench {
     }
 }
 
-fn document([one, two, ant]: [&FakeUpstream; 3], keys: bool, waits: bool) -> Document {
+fn document([one, two, ant]: [&FakeUpstream; 3], options: &Options) -> Document {
+    let models = if options.plans {
+        json!(["m", "n", "j"])
+    } else {
+        json!(["m", "n"])
+    };
     let provider = |id: &str, protocol: &str, upstream: &FakeUpstream| {
         json!({"id": id, "protocol": protocol, "baseUrl": upstream.base_url(),
-            "class": "apikey", "models": ["m", "n"]})
+            "class": "apikey", "models": models})
     };
-    let connection = |provider: &str| json!({"id": format!("{provider}-a"), "provider": provider});
+    // With plans, failures of `two` do not cool its account, so that a retry is not dropped.
+    let connection = |provider: &str| {
+        json!({"id": format!("{provider}-a"), "provider": provider,
+            "disableCooling": options.plans && provider == "two"})
+    };
     let key = json!({"id": "tester", "sha256": tidegate_core::config::key_hash(KEY)});
-    let keys: Vec<Value> = if keys { vec![key] } else { Vec::new() };
+    let keys: Vec<Value> = if options.keys { vec![key] } else { Vec::new() };
     serde_json::from_value(json!({
         "providers": [
             provider("one", "openai", one),
@@ -128,14 +141,39 @@ fn document([one, two, ant]: [&FakeUpstream; 3], keys: bool, waits: bool) -> Doc
             provider("ant", "anthropic", ant),
         ],
         "connections": [connection("one"), connection("two"), connection("ant")],
-        "combos": [{"name": "duo", "steps": ["one/m", "two/m"], "config": {"maxRetries": 0}}],
+        "combos": combos(options.plans),
         "keys": keys,
         "settings": {
             "comboCooldownWait": {"enabled": false},
-            "waitForCooldown": {"enabled": waits},
+            "waitForCooldown": {"enabled": options.waits},
         },
     }))
     .unwrap()
+}
+
+fn combos(plans: bool) -> Value {
+    let duo = json!({"name": "duo", "steps": ["one/m", "two/m"], "config": {"maxRetries": 0}});
+    if !plans {
+        return json!([duo]);
+    }
+    let panel = |judge: &str| {
+        json!({"maxRetries": 0, "fusion": {
+            "judgeModel": judge, "stragglerGraceMs": 300, "panelHardTimeoutMs": 3_000,
+        }})
+    };
+    let chain = json!({"maxRetries": 1, "retryDelayMs": 20});
+    let brief = |model: &str| json!({"model": model, "prompt": "be brief"});
+    json!([
+        duo,
+        {"name": "panel", "strategy": "fusion", "steps": ["one/m", "two/m", "one/n"],
+         "config": panel("one/j")},
+        {"name": "ant-panel", "strategy": "fusion", "steps": ["ant/m", "ant/n"],
+         "config": panel("ant/n")},
+        {"name": "chain", "strategy": "pipeline", "steps": ["one/m", brief("two/m"), "one/n"],
+         "config": chain},
+        {"name": "ant-chain", "strategy": "pipeline", "steps": [brief("ant/m"), "ant/n"],
+         "config": chain},
+    ])
 }
 
 /// A chat request.

@@ -145,7 +145,7 @@ impl FakeControl {
         });
         let mut so_far = AttemptsSoFar::clone(&ask.so_far);
         so_far.attempts.extend(prior.clone());
-        let route = routing::resolve(config, &ask.facts.model);
+        let route = routing::resolve_request(config, &ask.facts);
         let decision = routing::decide(&Input {
             config,
             view: &*self.hot.lock(),
@@ -182,6 +182,7 @@ impl FakeControl {
                 ticket: Vec::new(),
             },
             Decision::Reject(rejection) => Step::Reject(rejection),
+            Decision::Plan(plan) => Step::Plan(plan),
             Decision::Dispatch(dispatch) => Step::Dispatch(Box::new(Dispatch {
                 attempt: Attempt {
                     id: ask.attempt,

@@ -19,4 +19,6 @@ mod leaving;
 #[cfg(test)]
 mod pass_through;
 #[cfg(test)]
+mod plans;
+#[cfg(test)]
 mod streams;

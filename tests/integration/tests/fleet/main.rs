@@ -6,6 +6,7 @@ mod egress;
 mod failover;
 mod gate;
 mod loss;
+mod plans;
 mod rules;
 mod sdk;
 mod settings;

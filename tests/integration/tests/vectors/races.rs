@@ -19,7 +19,7 @@ fn one_admitted(answers: &[DecideResponse; 2]) -> Result<(usize, Attempt, Reject
         .collect();
     let refused = answers.iter().find_map(|answer| match &answer.step {
         Some(Step::Reject(reject)) => Some(reject.clone()),
-        Some(Step::Dispatch(_) | Step::Wait(_)) | None => None,
+        Some(Step::Dispatch(_) | Step::Wait(_) | Step::Plan(_)) | None => None,
     });
     ensure!(admitted.len() == 1, "not exactly one: {answers:?}");
     let (replica, attempt) = admitted.into_iter().next().context("one")?;

@@ -9,7 +9,8 @@ use crate::number::Finite;
 use super::super::meaning::{self, MAX_STEP_ID, Meaning};
 use super::super::names::Names;
 use super::super::{
-    Combo, Document, MAX_LIMITED_TO, MAX_STEPS, ModelStep, Step, Violations, tiers,
+    Combo, Document, MAX_LIMITED_TO, MAX_PLAN_STEPS, MAX_STEPS, ModelStep, Step, Strategy,
+    Violations, tiers,
 };
 use super::{Unique, combo_config};
 
@@ -73,7 +74,11 @@ fn check(path: &str, combo: &Combo, names: &Names<'_>, faults: &mut Faults) {
     if combo.steps.is_empty() {
         found.push(&steps, "must have at least one step");
     }
-    if !found.at_most(&steps, combo.steps.len(), MAX_STEPS) {
+    let most = match combo.strategy {
+        Strategy::Fusion | Strategy::Pipeline => MAX_PLAN_STEPS,
+        _ => MAX_STEPS,
+    };
+    if !found.at_most(&steps, combo.steps.len(), most) {
         return;
     }
     let mut ids = Vec::with_capacity(combo.steps.len());

@@ -102,6 +102,7 @@ prop_compose! {
         waited_ms in any::<u64>(),
         wild in any::<bool>(),
         order in prop::collection::vec(0_u32..6, 0..6),
+        elsewhere in prop_oneof![Just(0), 0_u32..40, any::<u32>()],
     ) -> AttemptsSoFar {
         let connections = ["k1", "k2", "k3", "k4", "gone"];
         let providers = ["p1", "p1", "p2", "p3", "nobody"];
@@ -130,7 +131,7 @@ prop_compose! {
                 target: if wild { target.wrapping_mul(u32::MAX / 3) } else { target },
             })
             .collect();
-        AttemptsSoFar { attempts, waits, waited_ms, order }
+        AttemptsSoFar { attempts, waits, waited_ms, order, elsewhere }
     }
 }
 
@@ -168,7 +169,9 @@ proptest! {
                     ended = true;
                     break;
                 }
-                Decision::TakeTurn(key) => prop_assert!(false, "nobody counts {key:?}"),
+                other @ (Decision::TakeTurn(_) | Decision::Plan(_)) => {
+                    prop_assert!(false, "neither sends nor ends: {other:?}");
+                }
             }
         }
         prop_assert!(ended, "attempts {attempts}, waits {waits}");
@@ -201,7 +204,9 @@ proptest! {
                 prop_assert!((400..=599).contains(&rejection.status));
                 prop_assert!(rejection.excluded.len() <= MAX_EXCLUSIONS);
             }
-            Decision::TakeTurn(key) => prop_assert!(false, "nobody counts {key:?}"),
+            other @ (Decision::TakeTurn(_) | Decision::Plan(_)) => {
+                    prop_assert!(false, "neither sends nor ends: {other:?}");
+                }
         }
     }
 }

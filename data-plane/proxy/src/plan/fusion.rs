@@ -1,0 +1,176 @@
+//! A panel, and the model that makes one answer of theirs.
+
+use futures::future::BoxFuture;
+use futures::stream::{FuturesUnordered, StreamExt as _};
+use http::HeaderValue;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use std::time::Duration;
+use tidegate_core::routing::{FusionPlan, Panel, PanelResult, RequestFacts, Shortfall};
+use tokio::time::Instant;
+
+use crate::control_port::ControlPort;
+use crate::drive::{Drive, End};
+use crate::refusal::Refusal;
+use crate::sse::Dialect;
+
+use super::bodies::{Conversation, Unreadable};
+use super::part::{self, PartAnswer, PartEnd, PartFailure, grown, silent_facts};
+use super::{Planned, one_chunk};
+
+const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
+const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache");
+
+/// What a member of the panel came to.
+struct Reply {
+    seat: usize,
+    end: Result<PartEnd, Refusal>,
+}
+
+pub(super) async fn carry_out<C: ControlPort>(
+    drive: &mut Drive<C>,
+    plan: FusionPlan,
+) -> Result<Planned, Refusal> {
+    let conversation = Conversation::of(drive.request.endpoint, &drive.request.body)?;
+    let mut asked = Asked::new(&plan);
+    ask(drive, &plan, &conversation, &mut asked).await?;
+    match asked.panel.close() {
+        PanelResult::Judge(_) => {
+            let texts: Vec<&str> = asked.answers().map(|answer| answer.text.as_str()).collect();
+            let added = texts.iter().map(|text| text.len()).sum();
+            let facts = RequestFacts {
+                member: Some(plan.judge),
+                estimated_tokens: grown(drive.request.facts.estimated_tokens, added),
+                ..RequestFacts::clone(&drive.request.facts)
+            };
+            let body = conversation.judging(&texts)?.into_body()?;
+            drive.become_part(body, facts);
+            Ok(Planned::LastPart)
+        }
+        PanelResult::Single(seat) => asked
+            .take(seat)
+            .and_then(|answer| single(drive, &conversation, answer))
+            .map(|end| Planned::Over(Box::new(end)))
+            .ok_or(Refusal::Internal),
+        PanelResult::Nothing => Ok(Planned::Over(Box::new(nothing(drive, &plan, asked)))),
+    }
+}
+
+/// Asks all members at once, until the panel proceeds; then drops those who are not done.
+async fn ask<C: ControlPort>(
+    drive: &Drive<C>,
+    plan: &FusionPlan,
+    conversation: &Conversation,
+    asked: &mut Asked,
+) -> Result<(), Refusal> {
+    let body = conversation.clone().silent().into_body()?;
+    let mut running: FuturesUnordered<BoxFuture<'_, Reply>> = FuturesUnordered::new();
+    for (seat, member) in plan.panel.iter().enumerate() {
+        let facts = silent_facts(&drive.request.facts, member.step);
+        let part = drive.part(body.clone(), facts)?;
+        running.push(Box::pin(async move {
+            let end = part::run(part).await;
+            Reply { seat, end }
+        }));
+    }
+    let begun = Instant::now();
+    while let Some(limit_ms) = asked.panel.waits_until_ms() {
+        let by = begun + Duration::from_millis(limit_ms);
+        match tokio::time::timeout_at(by, running.next()).await {
+            Ok(Some(reply)) => {
+                let at_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+                asked.hear(reply, at_ms);
+            }
+            Ok(None) | Err(_) => break,
+        }
+    }
+    drive.dismiss_parts();
+    Ok(())
+}
+
+/// The panel and what it said.
+struct Asked {
+    panel: Panel,
+    answers: Vec<Option<PartAnswer>>,
+    failures: Vec<PartFailure>,
+}
+
+impl Asked {
+    fn new(plan: &FusionPlan) -> Self {
+        Self {
+            panel: Panel::new(plan),
+            answers: plan.panel.iter().map(|_| None).collect(),
+            failures: Vec::new(),
+        }
+    }
+
+    fn hear(&mut self, reply: Reply, at_ms: u64) {
+        let shortfall = match reply.end {
+            Ok(PartEnd::Answered(answer)) => {
+                self.panel.answers(reply.seat, at_ms);
+                if let Some(seat) = self.answers.get_mut(reply.seat) {
+                    *seat = Some(*answer);
+                }
+                return;
+            }
+            Ok(PartEnd::Unreadable(Unreadable::Empty)) => Shortfall::EmptyContent,
+            Ok(PartEnd::Unreadable(Unreadable::Unparseable)) => Shortfall::Unparseable,
+            Ok(PartEnd::Failed(failure)) => {
+                let shortfall = failure.shortfall;
+                self.failures.push(*failure);
+                shortfall
+            }
+            Err(refusal) => Shortfall::Status(refusal.status().as_u16()),
+        };
+        self.panel.fails(reply.seat, shortfall);
+    }
+
+    /// In the order of the panel.
+    fn answers(&self) -> impl Iterator<Item = &PartAnswer> {
+        self.answers.iter().flatten()
+    }
+
+    fn take(&mut self, seat: usize) -> Option<PartAnswer> {
+        self.answers.get_mut(seat)?.take()
+    }
+}
+
+/// The only answer, as it is, or as a stream of one chunk (decision 32).
+fn single<C: ControlPort>(
+    drive: &Drive<C>,
+    conversation: &Conversation,
+    single: PartAnswer,
+) -> Option<End> {
+    let PartAnswer {
+        mut answer,
+        provider,
+        ..
+    } = single;
+    if drive.request.body.stream {
+        let dialect = Dialect::of(drive.request.endpoint);
+        answer.body = one_chunk::stream(dialect, &answer.body, conversation.wants_usage())?;
+        answer.headers.insert(CONTENT_TYPE, EVENT_STREAM);
+        answer.headers.insert(CACHE_CONTROL, NO_CACHE);
+    }
+    Some(End::Whole(answer, provider))
+}
+
+/// No answer at all. When everybody refuses the request as the client's own fault, the client is told so in the first
+/// one's words (decision 50): to try again would be of no use.
+fn nothing<C: ControlPort>(drive: &mut Drive<C>, plan: &FusionPlan, asked: Asked) -> End {
+    let retry_after = asked
+        .failures
+        .iter()
+        .filter_map(|failure| failure.rejection.retry_after_secs)
+        .min();
+    let of_client = asked.failures.len() == plan.panel.len()
+        && asked
+            .failures
+            .iter()
+            .all(|failure| failure.rejection.pass_through);
+    let first = asked.failures.into_iter().next();
+    if of_client && let Some(first) = first {
+        drive.words = first.words;
+        return End::Rejected(first.rejection);
+    }
+    End::Rejected(Box::new(asked.panel.failure(&plan.panel, retry_after)))
+}

@@ -282,6 +282,9 @@ pub struct Classification {
     /// Which rule spoke, if one did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
+    /// Money or quota is used up: a 402, or a text that says so (`routing.md` §13.4).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub over_budget: bool,
 }
 
 impl Classification {
@@ -332,8 +335,10 @@ pub fn classify(outcome: &Outcome, context: &ClassifyContext<'_>) -> Classificat
         Outcome::Success => success(),
         Outcome::Response(error) => {
             let evidence = Evidence::of(error, context);
-            let classification =
-                status::judge(&evidence).into_classification(evidence.status, evidence.hint);
+            let classification = Classification {
+                over_budget: evidence.status == 402 || context.rules.speaks_of_budget(&evidence),
+                ..status::judge(&evidence).into_classification(evidence.status, evidence.hint)
+            };
             match evidence.restated {
                 Some(restated) => restated.mark(classification, error.status),
                 None => classification,

@@ -9,8 +9,10 @@
 //! | [`breaker`], [`gate`], [`egress`], [`cooldown`], [`lockout`] | one state machine each |
 //! | [`daily_reset`] | when the quotas of a day begin anew |
 //! | [`refresh`] | when the access token of a connection is renewed |
+//! | [`retry_budget`] | how many requests may be retries |
 //! | [`state`] | the two hot values, events, apply, restore |
 //! | [`catalogue`], [`telemetry`] | what models cost and can do; how targets did, and what is left of quotas |
+//! | [`tool_limit`] | how many tools a provider takes |
 //! | [`routing`] | resolve, gates, exclusions, the attempt driver, final answers |
 
 pub mod breaker;
@@ -29,10 +31,12 @@ pub mod number;
 pub mod outcome;
 pub mod random;
 pub mod refresh;
+pub mod retry_budget;
 pub mod routing;
 mod secret_source;
 pub mod settings;
 pub mod state;
 pub mod telemetry;
 pub mod time;
+pub mod tool_limit;
 pub mod version;

@@ -3,27 +3,33 @@
 //!
 //! | room | what it holds |
 //! |---|---|
-//! | `resolve`, `pool` | from the model name of a request to targets, accounts of them where a strategy needs them |
+//! | `resolve`, `pool`, `filters` | from the model name of a request to targets, accounts of them where a strategy needs them, those that can take it |
 //! | `plan`, `fusion`, `pipeline` | combos that need several answers to one request |
 //! | `order`, `units`, [`strategy`] | the order in which targets and accounts are tried |
 //! | `layers` | what may reorder targets afterwards: conversations and equal prompts stay with their account |
 //! | `turns` | counters that strategies take turns with |
 //! | `private_view` | the view with the request's own failures in it |
-//! | `gates`, `exclusion` | the ordered list of reasons to skip an account, and what was skipped |
+//! | `gates`, `quota`, `exclusion` | the ordered list of reasons to skip an account, and what was skipped |
 //! | `exhaustion` | what earlier attempts of the same request rule out |
 //! | `progress` | which pass and target the request is at |
 //! | `accounts` | the accounts of a target and the choice among them |
-//! | `driver` | targets, retries, waits |
+//! | `driver`, `endings`, `delays`, `dispatching` | targets and retries; what ends them early; what is waited for; what is sent |
 //! | `wait` | waiting for a cooldown instead of failing |
 //! | [`intent`] | what a request is about |
-//! | `terminal` | the final answer when nothing is left |
+//! | `emergency` | the last resort when money or quota is used up |
+//! | `terminal`, `wording` | the final answer when nothing is left |
 //! | `explain` | all of it laid open for people |
 
 mod accounts;
+mod delays;
+mod dispatching;
 mod driver;
+mod emergency;
+mod endings;
 mod exclusion;
 mod exhaustion;
 mod explain;
+mod filters;
 mod fusion;
 mod gates;
 pub mod intent;
@@ -34,6 +40,7 @@ mod plan;
 mod pool;
 mod private_view;
 mod progress;
+mod quota;
 mod resolve;
 pub mod strategy;
 mod terminal;
@@ -42,6 +49,7 @@ mod tests;
 mod turns;
 mod units;
 mod wait;
+mod wording;
 
 use std::fmt;
 use std::sync::Arc;
@@ -61,6 +69,7 @@ use crate::version::Version;
 use strategy::{Charge, TurnKey, Turns};
 
 pub use driver::{decide, next_target_same_provider};
+pub use emergency::EMERGENCY_TARGET;
 pub use exclusion::MAX_EXCLUSIONS;
 pub use explain::{ExplainedTarget, Explanation, MAX_EXPLAINED, explain};
 pub use fusion::{Panel, PanelResult, Shortfall};
@@ -97,6 +106,8 @@ pub struct RequestFacts {
     pub forced_connection: Option<ConnectionId>,
     /// Only this top-level step of the combo: the request is a part of a [`Plan`].
     pub member: Option<u32>,
+    /// It asks for an embedding, not for an answer.
+    pub embedding: bool,
     /// Tools that the request offers.
     pub tools: u32,
     /// `tool_choice` is `none`.
@@ -145,6 +156,7 @@ impl RequestFacts {
             protocol,
             forced_connection: None,
             member: None,
+            embedding: false,
             tools: 0,
             tools_forbidden: false,
             vision: false,
@@ -190,6 +202,12 @@ pub struct AttemptsSoFar {
     pub order: Vec<u32>,
     /// Attempts of other parts of the same [`Plan`]; they count for the cap on attempts and for nothing else.
     pub elsewhere: u32,
+    /// Age of the request, in ms.
+    pub elapsed_ms: u64,
+    /// The retry budget of its combo is spent (decision 49): nothing is sent after a failure.
+    pub budget_spent: bool,
+    /// Providers whose retry budget is spent: after a failure nothing is sent to them.
+    pub spent_providers: Vec<ProviderId>,
 }
 
 impl AttemptsSoFar {
@@ -243,7 +261,7 @@ impl fmt::Debug for Input<'_> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Send an attempt.
-    Dispatch(Dispatch),
+    Dispatch(Box<Dispatch>),
     /// Wait, then ask again.
     Wait(Wait),
     /// Answer the client.
@@ -281,6 +299,13 @@ pub struct Dispatch {
     pub order: Vec<u32>,
     /// What this dispatch costs its target; if somebody else changed what is owed since, the decision is made anew.
     pub charge: Option<Charge>,
+    /// Longest time until the answer is ready, of a stream until its headers, in ms. The attempt is then given up as one
+    /// of our own, since it is a limit of ours.
+    pub timeout_ms: Option<u64>,
+    /// The request offers more tools than the target takes: only the first so many are sent (decision 33).
+    pub max_tools: Option<u32>,
+    /// It is the last resort (`routing.md` §13.4): the answer may have so many tokens.
+    pub emergency_max_tokens: Option<u32>,
     /// A counter that is raised to at least this number, because another target than the one whose turn it was serves.
     pub raise: Option<(TurnKey, u64)>,
 }
@@ -299,7 +324,7 @@ pub struct Wait {
 pub enum WaitKind {
     /// Every target cools down; the wait counts in [`AttemptsSoFar::waits`].
     Cooldown,
-    /// Before a retry on the same target.
+    /// Before a retry on the same target, a repeat of the list or, after some failures, the next target.
     RetryDelay,
 }
 
@@ -325,7 +350,13 @@ pub struct Exclusion {
 /// The gates in their order, with the word that stands for each on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ExclusionReason {
-    /// 0a: the key may not use it.
+    /// It lacks a tag that the request asks for (`routing.md` §2, 4c).
+    TagMismatch,
+    /// The model is known not to take what the request holds (4h).
+    CapabilityMismatch,
+    /// The model's known window is smaller than the input (4i).
+    ContextWindow,
+    /// 0a: the key or the step of the combo may not use it.
     NotAllowed,
     /// 0b: it speaks another protocol.
     ProtocolMismatch,
@@ -345,6 +376,10 @@ pub enum ExclusionReason {
     RequestExhaustion,
     /// 5: the model is locked.
     ModelLockout,
+    /// 4a: the provider's retry budget is spent (decision 49).
+    RetryBudget,
+    /// 6: too little of the account's quota is left.
+    QuotaCutoff,
     /// 8: the connection or provider does not serve the model, or there is no connection at all.
     Unavailable,
 }

@@ -17,6 +17,7 @@ mod overrides;
 mod patch;
 mod per_model_quota;
 mod policy;
+mod routing;
 mod stored;
 mod strict;
 #[cfg(test)]
@@ -31,6 +32,7 @@ pub use error_rules::{
 pub use gate::{GateClassSettings, ProviderCooldownSettings};
 pub use members::MAX_COOLDOWN_WAIT_MS;
 pub use overrides::{BreakerOverrides, GateClassOverrides, GateOverrides, Overrides};
+pub use routing::{EmergencyFallbackSettings, QuotaPreflightSettings, RetryBudgetSettings};
 pub use stored::StoredReading;
 pub use token_refresh::TokenRefreshSettings;
 pub use written::{MAX_SETTINGS_BYTES, WrittenSettings};
@@ -89,6 +91,12 @@ pub struct Settings {
     pub wait_for_cooldown: WaitForCooldownSettings,
     /// The same for combos (`routing.md` §12.1).
     pub combo_cooldown_wait: ComboCooldownWaitSettings,
+    /// Leaving accounts out before their quota is used up (`routing.md` §3).
+    pub quota_preflight: QuotaPreflightSettings,
+    /// How many requests may be retries (decision 49).
+    pub retry_budget: RetryBudgetSettings,
+    /// Where a request goes when money or quota is used up (`routing.md` §13.4).
+    pub emergency_fallback: EmergencyFallbackSettings,
     /// Limits of an upstream attempt.
     pub streams: StreamSettings,
     /// Renewal of access tokens (`failure-state.md` §3.9).

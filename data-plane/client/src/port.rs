@@ -123,6 +123,10 @@ pub struct Dispatch {
     pub deadlines: Deadlines,
     /// The order of the targets, for [`AttemptsSoFar::order`].
     pub order: Vec<u32>,
+    /// Of the request's tools only so many are sent (decision 33).
+    pub max_tools: Option<u32>,
+    /// The last resort when money or quota is used up: the answer may have so many tokens (decision 34).
+    pub emergency_max_tokens: Option<u32>,
 }
 
 /// Limits of one attempt (`sessions-and-streams.md` §4.6). `None` = no limit.
@@ -138,6 +142,9 @@ pub struct Deadlines {
     pub idle: Option<Duration>,
     /// From dispatch to the end of the body.
     pub attempt: Option<Duration>,
+    /// From dispatch until the answer is ready, of a stream until its headers. Then the attempt is given up without
+    /// blame (`routing.md` §1.5, `targetTimeoutMs`).
+    pub target: Option<Duration>,
 }
 
 /// Tokens of one attempt; a second record of the same attempt changes nothing.

@@ -183,10 +183,9 @@ impl<C: ControlPort> Drive<C> {
         for _ in 0..MAX_STEPS {
             let life = self.life.as_mut().ok_or(Refusal::Internal)?;
             life.asks(attempt);
-            let elsewhere = life.attempts_elsewhere();
-            if self.so_far.elsewhere != elsewhere {
-                Arc::make_mut(&mut self.so_far).elsewhere = elsewhere;
-            }
+            let so_far = Arc::make_mut(&mut self.so_far);
+            so_far.elsewhere = life.attempts_elsewhere();
+            so_far.elapsed_ms = life.elapsed_ms();
             let asked = Instant::now();
             let answer = self.shared.control.decide(Ask {
                 attempt,

@@ -129,6 +129,7 @@ async fn ask<C: ControlPort>(
         forced_connection,
         tools: body.tools,
         tools_forbidden: body.tools_forbidden,
+        embedding: endpoint == Endpoint::Embeddings,
         ..RequestFacts::new(body.model.as_str(), endpoint.protocol())
     });
     let life = Life::begin(

@@ -11,8 +11,8 @@ use hyper::body::Incoming;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tidegate_core::outcome::{
-    MAX_BODY_BYTES, MAX_HEADER_BYTES, MAX_HEADERS, Outcome, StreamFault, TransportFault,
-    UpstreamError,
+    LocalFault, MAX_BODY_BYTES, MAX_HEADER_BYTES, MAX_HEADERS, Outcome, StreamFault,
+    TransportFault, UpstreamError,
 };
 use tidegate_plane_client::Deadlines;
 use tokio::time::Instant;
@@ -25,6 +25,8 @@ use crate::upstream::{Pieces, Upstream};
 const MAX_ERROR_BYTES: usize = 256 * 1024;
 /// Time for an error's body once its head is here; what has come by then must do.
 const ERROR_BODY_TIME: Duration = Duration::from_secs(5);
+/// The time for one target of a combo is up.
+const GIVEN_UP: Outcome = Outcome::Local(LocalFault::ExecutionExpired);
 /// What of an upstream's headers reaches the client.
 const HANDED_ON: [HeaderName; 6] = [
     CONTENT_TYPE,
@@ -79,16 +81,18 @@ pub(crate) struct Clock {
     deadlines: Deadlines,
     /// When the attempt as a whole must have ended.
     pub(crate) end: Option<Instant>,
+    /// When another target is to be asked, unless the answer is ready.
+    target_end: Option<Instant>,
 }
 
 impl Clock {
     /// For an attempt sent now.
     pub(crate) fn start(deadlines: Deadlines) -> Self {
+        let within = |limit: Option<Duration>| Instant::now().checked_add(limit?);
         Self {
             deadlines,
-            end: deadlines
-                .attempt
-                .and_then(|limit| Instant::now().checked_add(limit)),
+            end: within(deadlines.attempt),
+            target_end: within(deadlines.target),
         }
     }
 
@@ -103,8 +107,21 @@ impl Clock {
         [limit, self.end].into_iter().flatten().min()
     }
 
+    /// The same, or the moment when another target is to be asked.
+    fn by_or_target(&self, limit: Option<Duration>) -> Option<Instant> {
+        [self.by(limit), self.target_end]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
     fn is_over(&self) -> bool {
         self.end.is_some_and(|end| end <= Instant::now())
+    }
+
+    /// Another target is to be asked; a limit of ours, of which nobody is to blame.
+    fn gives_up(&self) -> bool {
+        !self.is_over() && self.target_end.is_some_and(|end| end <= Instant::now())
     }
 
     /// What it means that a limit passed: the attempt's own end outweighs the smaller one.
@@ -126,12 +143,13 @@ pub(crate) async fn attempt(
     max_answer_bytes: usize,
 ) -> Observed {
     let sending = upstream.send(request, clock.deadlines.connect);
-    let response = match within(clock.by(clock.deadlines.headers), sending).await {
+    let response = match within(clock.by_or_target(clock.deadlines.headers), sending).await {
         Ok(Ok(response)) => response,
         Ok(Err(outcome)) => return Observed::Failed(outcome.into()),
         Err(Elapsed) if clock.is_over() => {
             return failed(Outcome::Stream(StreamFault::DeadlineExceeded));
         }
+        Err(Elapsed) if clock.gives_up() => return failed(GIVEN_UP),
         Err(Elapsed) => return failed(Outcome::Transport(TransportFault::HeadersTimeout)),
     };
     let status = response.status();
@@ -257,12 +275,13 @@ async fn whole(response: Response<Incoming>, clock: Clock, max_bytes: usize) -> 
 async fn read_whole(mut body: Incoming, clock: Clock, max_bytes: usize) -> Result<Bytes, Outcome> {
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
-    let mut by = clock.by(clock.idle());
+    let mut by = clock.by_or_target(clock.idle());
     loop {
         let frame = match within(by, body.frame()).await {
             Ok(Some(Ok(frame))) => frame,
             Ok(Some(Err(_))) => return Err(Outcome::Stream(StreamFault::EarlyEof)),
             Ok(None) => break,
+            Err(Elapsed) if clock.gives_up() => return Err(GIVEN_UP),
             Err(Elapsed) => return Err(clock.passed(StreamFault::IdleTimeout)),
         };
         let Ok(data) = frame.into_data() else {
@@ -270,7 +289,7 @@ async fn read_whole(mut body: Incoming, clock: Clock, max_bytes: usize) -> Resul
         };
         // Blanks before the answer keep connections open; they are no progress.
         if data.iter().any(|byte| !byte.is_ascii_whitespace()) {
-            by = clock.by(clock.idle());
+            by = clock.by_or_target(clock.idle());
         }
         if first
             .len()

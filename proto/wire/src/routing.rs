@@ -2,7 +2,7 @@
 
 use tidegate_core::classify::{Classification, Origin};
 use tidegate_core::config::{BudgetFallback, Protocol};
-use tidegate_core::ids::{ConnectionId, NameError, RuleId};
+use tidegate_core::ids::{ConnectionId, NameError, ProviderId, RuleId};
 use tidegate_core::number::Finite;
 use tidegate_core::routing::{
     AttemptsSoFar, Exclusion, Intent, PriorAttempt, Rejection, RequestFacts,
@@ -22,6 +22,8 @@ pub const MAX_ORDER: usize = 10_000;
 pub const MAX_CACHE_KEY_BYTES: usize = 4_096;
 /// Longest other text of a request's facts, in bytes.
 pub const MAX_FACT_BYTES: usize = 128;
+/// Most providers whose retry budget is told as spent.
+pub const MAX_SPENT_PROVIDERS: usize = 64;
 /// Most tags of a request.
 pub const MAX_TAGS: usize = 16;
 
@@ -64,6 +66,7 @@ pub fn facts_to_proto(facts: &RequestFacts, stream: bool) -> routing::RequestFac
             .map(serde_word)
             .unwrap_or_default(),
         tags: facts.tags.clone(),
+        embedding: facts.embedding,
     }
 }
 
@@ -118,6 +121,7 @@ pub fn facts_from_proto(facts: routing::RequestFacts) -> Result<RequestFacts, Wi
             _ => return Err(WireError::invalid("facts.budget_fallback", "unknown word")),
         },
         tags: facts.tags,
+        embedding: facts.embedding,
         ..RequestFacts::new(facts.model, protocol_from_proto(facts.protocol)?)
     })
 }
@@ -199,6 +203,13 @@ pub fn so_far_to_proto(so_far: &AttemptsSoFar) -> routing::AttemptsSoFar {
         waited_ms: so_far.waited_ms,
         order: so_far.order.clone(),
         elsewhere: so_far.elsewhere,
+        elapsed_ms: so_far.elapsed_ms,
+        budget_spent: so_far.budget_spent,
+        spent_providers: so_far
+            .spent_providers
+            .iter()
+            .map(ToString::to_string)
+            .collect(),
     }
 }
 
@@ -218,6 +229,15 @@ pub fn so_far_from_proto(
     if so_far.order.len() > MAX_ORDER {
         return Err(WireError::invalid("so_far.order", "too many"));
     }
+    if so_far.spent_providers.len() > MAX_SPENT_PROVIDERS {
+        return Err(WireError::invalid("so_far.spent_providers", "too many"));
+    }
+    let spent_providers = so_far.spent_providers.iter().map(|provider| {
+        let invalid =
+            |error: NameError| WireError::invalid("so_far.spent_providers", error.to_string());
+        ProviderId::new(provider).map_err(invalid)
+    });
+    let spent_providers = spent_providers.collect::<Result<Vec<_>, WireError>>()?;
     let attempts = so_far
         .attempts
         .into_iter()
@@ -237,6 +257,9 @@ pub fn so_far_from_proto(
         waited_ms: so_far.waited_ms,
         order: so_far.order,
         elsewhere: so_far.elsewhere,
+        elapsed_ms: so_far.elapsed_ms,
+        budget_spent: so_far.budget_spent,
+        spent_providers,
     })
 }
 

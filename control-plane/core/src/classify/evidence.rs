@@ -27,7 +27,7 @@ pub(super) struct Evidence<'a> {
     /// The body in lower case (ASCII), at most [`MAX_BODY_BYTES`] and the decoded message.
     pub(super) text: String,
     /// The body as it was sent, so far as it is looked at.
-    body: &'a str,
+    pub(super) body: &'a str,
     /// What the text says.
     pub(super) found: Found,
     /// `error.code`, in lower case.

@@ -45,6 +45,7 @@ pub struct RuleBook {
     restatements: Vec<RestatementEntry>,
     rules: Vec<Rule>,
     ban_phrases: Vec<(RuleId, TextId)>,
+    budget_phrases: Vec<TextId>,
     auto_disable: bool,
     sees_full_text: bool,
     honours_scope: bool,
@@ -120,12 +121,14 @@ impl<'a> RuleBooks<'a> {
     fn with(registry: Registry, settings: &'a Settings) -> Self {
         let mut list = TextList::default();
         let ban_phrases = ban_phrases(settings, &mut list);
+        let budget_phrases = budget_phrases(settings, &mut list);
         Self {
             registry,
             settings,
             shared: Arc::new(RuleBook {
                 texts: list.compile(),
                 ban_phrases,
+                budget_phrases,
                 auto_disable: settings.ban_detection.auto_disable,
                 ..RuleBook::default()
             }),
@@ -156,6 +159,7 @@ impl<'a> RuleBooks<'a> {
         let exempt = !written.is_empty();
         let mut list = TextList::default();
         let ban_phrases = ban_phrases(self.settings, &mut list);
+        let budget_phrases = budget_phrases(self.settings, &mut list);
         let restatements = restatements
             .into_iter()
             .filter_map(|row| RestatementEntry::of(row, &mut list))
@@ -174,6 +178,7 @@ impl<'a> RuleBooks<'a> {
             restatements,
             rules,
             ban_phrases,
+            budget_phrases,
             auto_disable: self.settings.ban_detection.auto_disable,
             sees_full_text: exempt || lists.full_text_providers.contains(provider),
             honours_scope: exempt || lists.scope_providers.contains(provider),
@@ -189,6 +194,11 @@ fn ban_phrases(settings: &Settings, list: &mut TextList) -> Vec<(RuleId, TextId)
             Some((id, list.add(phrase)))
         })
         .collect()
+}
+
+fn budget_phrases(settings: &Settings, list: &mut TextList) -> Vec<TextId> {
+    let phrases = settings.emergency_fallback.phrases.iter();
+    phrases.map(|phrase| list.add(phrase)).collect()
 }
 
 fn add_all(texts: &[&str], list: &mut TextList) -> Vec<TextId> {
@@ -284,6 +294,11 @@ impl RuleBook {
                 row: entry.row,
                 id: &entry.id,
             })
+    }
+
+    /// The text says that money or quota is used up (`routing.md` §13.4).
+    pub(super) fn speaks_of_budget(&self, evidence: &Evidence<'_>) -> bool {
+        evidence.reading.body.has_any(&self.budget_phrases)
     }
 
     /// The first phrase of the operator's that means a ban.

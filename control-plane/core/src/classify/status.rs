@@ -4,6 +4,7 @@
 //! function to [`RULES`] at its place; to add a wording, add it to `phrases`. Rules about quotas are in `quota`.
 
 use crate::settings::ProviderClass;
+use crate::tool_limit;
 
 use super::evidence::Evidence;
 use super::phrases::{self, Family};
@@ -33,6 +34,7 @@ const RULES: &[Rule] = &[
     endpoint_moved,
     suspended_for_billing,
     rules::provider_rule,
+    too_many_tools,
     quota::metric_of_gemini,
     out_of_credits,
     request_scoped,
@@ -121,6 +123,16 @@ fn suspended_for_billing(evidence: &Evidence<'_>) -> Option<Verdict> {
     evidence
         .says(Family::SuspendedForBilling)
         .then(|| Verdict::end(TerminalKind::CreditsExhausted, Reason::QuotaExhausted))
+}
+
+/// The request offers more tools than the provider takes, which says nothing about the account: another target may take
+/// them (`routing.md` §13.3).
+fn too_many_tools(evidence: &Evidence<'_>) -> Option<Verdict> {
+    tool_limit::learn_tool_limit(evidence.status, evidence.body).map(|_| {
+        Verdict::record(Reason::ModelCapacity)
+            .without_breaker()
+            .without_account_fallback()
+    })
 }
 
 /// Where quotas are per model, only an empty wallet ends the account (§3.3-4f).

@@ -208,6 +208,7 @@ impl Verdict {
             advertised_ms: None,
             scope: self.scope,
             spent_model: self.spent_model,
+            over_budget: false,
             origin: self.rule.map(|rule| Origin {
                 rule,
                 original_status: None,

@@ -121,7 +121,7 @@ impl Config {
             bare_models: bare_models(&document),
             catalogue,
             document: Arc::new(document),
-            settings: Arc::new(settings),
+            settings: Arc::new(settings.with_overrides(overrides)),
             mended: Vec::new(),
         }
     }

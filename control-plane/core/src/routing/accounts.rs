@@ -11,9 +11,11 @@ use crate::egress::{self, EgressLock};
 use crate::ids::ConnectionId;
 use crate::state::{ConnectionState, ProviderState};
 use crate::time::Timestamp;
+use crate::tool_limit;
 
 use super::exclusion::Exclusions;
 use super::exhaustion::Exhaustion;
+use super::filters::Filters;
 use super::gates::{self, Candidate, Hit};
 use super::order;
 use super::private_view::PrivateView;
@@ -30,6 +32,8 @@ pub(super) struct Scene<'a> {
     pub(super) route: &'a Route<'a>,
     /// The view with the request's own failures.
     pub(super) view: &'a PrivateView<'a>,
+    /// What the targets must be able to do.
+    pub(super) filters: Filters,
 }
 
 /// What the request did before, as far as it bears on one target.
@@ -69,6 +73,20 @@ pub(super) struct Account<'a> {
 }
 
 impl<'a> Scene<'a> {
+    /// The scene of a decision.
+    pub(super) fn new(
+        input: &'a Input<'a>,
+        route: &'a Route<'a>,
+        view: &'a PrivateView<'a>,
+    ) -> Self {
+        Self {
+            input,
+            route,
+            view,
+            filters: Filters::of(input, route),
+        }
+    }
+
     /// The account of the target to use at `at`, or `None`. What was excluded on the way is added.
     ///
     /// # Errors
@@ -111,6 +129,22 @@ impl<'a> Scene<'a> {
         false
     }
 
+    /// How many tools the target takes, where that is fewer than the request offers.
+    pub(super) fn tool_limit_below(&self, target: &ComboTarget) -> Option<u32> {
+        let (config, telemetry) = (self.input.config, self.input.telemetry);
+        let offered = self.input.facts.tools;
+        if offered == 0 {
+            return None;
+        }
+        tool_limit::effective(
+            &config.catalogue,
+            telemetry,
+            &target.provider,
+            &target.model,
+        )
+        .filter(|limit| *limit < offered)
+    }
+
     /// Where the breaker of the target's provider stands now.
     pub(super) fn phase(&self, target: &ComboTarget) -> Phase {
         match self.input.config.provider(&target.provider) {
@@ -133,6 +167,7 @@ impl<'a> Scene<'a> {
             input: self.input,
             route: self.route,
             view: self.view,
+            filters: self.filters,
             target,
             entry,
             phase: phase(provider.as_deref(), entry, at),
@@ -246,6 +281,7 @@ struct Surroundings<'a> {
     input: &'a Input<'a>,
     route: &'a Route<'a>,
     view: &'a PrivateView<'a>,
+    filters: Filters,
     target: &'a ComboTarget,
     entry: &'a ProviderEntry,
     phase: Phase,
@@ -282,6 +318,7 @@ impl Surroundings<'_> {
         Candidate {
             input: self.input,
             route: self.route,
+            filters: self.filters,
             target: self.target,
             entry: self.entry,
             provider: self.provider.as_deref(),

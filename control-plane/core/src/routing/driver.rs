@@ -4,27 +4,23 @@
 //! a delay before a retry is served by the clock: asked before it is over, the answer is to wait for the rest
 //! of it; asked after, the retry is dispatched.
 //!
-//! What ends a request before its targets are used up: a fault of the client's own (decision 50), a client
-//! that left, and an input too large when every remaining target is the same model.
+//! What ends a request before its targets are used up is in `endings`, what it waits for in `delays`.
 
-use crate::classify::{Classification, Reason};
-use crate::ids::{ProviderId, Shard};
+use crate::classify::Reason;
+use crate::ids::ProviderId;
 use crate::time::Timestamp;
-use crate::version::{Mark, Version};
 
 use super::accounts::{Account, Past, Scene};
+use super::emergency::is_emergency;
+use super::endings::{ends_request, is_protected, is_same_fault};
 use super::exclusion::Exclusions;
-use super::exhaustion::{Exhaustion, effect, is_input_bound};
+use super::exhaustion::{Exhaustion, effect};
 use super::order::Sequence;
 use super::private_view::PrivateView;
 use super::progress::{Progress, Tries, results};
 use super::resolve::{Route, resolve_request};
 use super::strategy::Halt;
-use super::wait::{CoolingTimer, cooldown_wait};
-use super::{
-    Decision, Dispatch, ExclusionReason, Input, PriorAttempt, Rejection, Wait, WaitKind, plan,
-    terminal,
-};
+use super::{Decision, Input, PriorAttempt, Rejection, plan, terminal};
 
 /// Decides the next step of a request.
 #[must_use]
@@ -33,12 +29,7 @@ pub fn decide(input: &Input<'_>) -> Decision {
         None => reject(terminal::unknown_model(&input.facts.model)),
         Some(route) => {
             let view = PrivateView::new(input, &route);
-            let scene = Scene {
-                input,
-                route: &route,
-                view: &view,
-            };
-            Driver::decide(scene)
+            Driver::decide(Scene::new(input, &route, &view))
         }
     }
 }
@@ -73,34 +64,8 @@ pub(super) fn moved_on_at_provider(
     *provider == last.attempt.provider && pass == last.pass && target != last.target
 }
 
-fn reject(rejection: Rejection) -> Decision {
+pub(super) fn reject(rejection: Rejection) -> Decision {
     Decision::Reject(Box::new(rejection))
-}
-
-/// The request ends with its last failure, whatever targets are left.
-fn ends_request(scene: &Scene<'_>, last: &PriorAttempt) -> bool {
-    let Classification { status, reason, .. } = last.classification;
-    if status == 499 || reason == Reason::ClientFault {
-        return true;
-    }
-    let tried = |index: usize| {
-        let of_pass = |attempt: &&PriorAttempt| attempt.pass == last.pass;
-        scene
-            .input
-            .so_far
-            .attempts
-            .iter()
-            .rev()
-            .take_while(of_pass)
-            .any(|attempt| position(attempt) == index)
-    };
-    is_input_bound(&last.classification)
-        && scene
-            .route
-            .targets
-            .iter()
-            .enumerate()
-            .all(|(index, target)| target.model == last.attempt.model || tried(index))
 }
 
 /// What a walk over the targets of a pass came to.
@@ -109,19 +74,25 @@ enum Walked<'a> {
     Found(Found<'a>),
     /// An account to use for a retry on the same target, not before this.
     RetryAt(Timestamp),
+    /// Nothing, and the walk may not go on from the target of the last attempt.
+    Protected,
     /// Nothing.
     Nothing(Exclusions),
 }
 
-struct Found<'a> {
-    account: Account<'a>,
-    target: usize,
-    excluded: Exclusions,
+/// An account to use.
+pub(super) struct Found<'a> {
+    /// The account.
+    pub(super) account: Account<'a>,
+    /// Position of its target.
+    pub(super) target: usize,
+    /// What was excluded on the way.
+    pub(super) excluded: Exclusions,
 }
 
 pub(super) struct Driver<'a> {
-    scene: Scene<'a>,
-    sequence: Sequence,
+    pub(super) scene: Scene<'a>,
+    pub(super) sequence: Sequence,
 }
 
 impl<'a> Driver<'a> {
@@ -134,14 +105,16 @@ impl<'a> Driver<'a> {
         if route.targets.is_empty() && plan::makes_plans(route) {
             return reject(terminal::no_steps(route));
         }
-        if let Some(last) = input.so_far.attempts.last()
-            && ends_request(&scene, last)
-        {
-            return reject(terminal::of_client(
-                last,
-                input.so_far.attempts.len(),
-                route,
-            ));
+        let attempts = &input.so_far.attempts;
+        if let Some(last) = attempts.last() {
+            if is_emergency(last) {
+                return reject(terminal::after_emergency(input, route));
+            }
+            if ends_request(&scene, last) {
+                return reject(terminal::of_client(last, attempts.len(), route));
+            }
+        } else if let Some(reason) = scene.filters.emptied_by() {
+            return reject(terminal::filtered_out(&scene, reason));
         }
         let decided = Sequence::of(&scene).and_then(|sequence| Driver { scene, sequence }.next());
         match decided {
@@ -153,10 +126,25 @@ impl<'a> Driver<'a> {
 
     fn next(&self) -> Result<Decision, Halt> {
         let Scene { input, route, .. } = self.scene;
+        if self.remaining_ms() == Some(0) {
+            return Ok(reject(terminal::timed_out(input, route)));
+        }
         let progress = Progress::of(input.so_far, &route.terms);
+        if let Some(last) = input.so_far.attempts.last()
+            && input.so_far.budget_spent
+        {
+            return Ok(reject(terminal::retry_budget_spent(input, route, last)));
+        }
+        if is_same_fault(progress.attempts) {
+            return Ok(reject(self.final_answer(Exclusions::default())));
+        }
         let excluded = match self.walk(progress.attempts, input.now)? {
-            Walked::Found(found) => return Ok(self.dispatch(found, progress.pass)),
+            Walked::Found(found) => return Ok(self.go_on(found, &progress)),
             Walked::RetryAt(due) => return Ok(self.wait_for_retry(due)),
+            Walked::Protected => {
+                let tried = tail_of_target(progress.attempts);
+                return Ok(reject(terminal::protected(input, route, tried)));
+            }
             Walked::Nothing(excluded) => excluded,
         };
         if let Some(decision) = self.repeat_set(&progress)? {
@@ -165,7 +153,22 @@ impl<'a> Driver<'a> {
         if let Some(decision) = self.wait_for_cooldown() {
             return Ok(decision);
         }
+        if let Some(decision) = self.last_resort(&progress, &excluded)? {
+            return Ok(decision);
+        }
         Ok(reject(self.final_answer(excluded)))
+    }
+
+    /// Dispatches, but for a delay before another target than that of the last attempt.
+    fn go_on(&self, found: Found<'_>, progress: &Progress<'_>) -> Decision {
+        if let Some(last) = progress.attempts.last()
+            && position(last) != found.target
+            && let Some(due) = self.fallback_due(last)
+            && due > self.scene.input.now
+        {
+            return self.wait_for_retry(due);
+        }
+        self.dispatch(found, progress.pass)
     }
 
     /// Walks the targets from the one of the last attempt on, as it would be at `at`.
@@ -187,6 +190,9 @@ impl<'a> Driver<'a> {
                 return Ok(walked);
             }
             if let Some(target) = targets.get(start) {
+                if is_protected(route.strategy, target, tail_of_target(attempts)) {
+                    return Ok(Walked::Protected);
+                }
                 exhaustion.add(target, last, input.config);
             }
         }
@@ -241,7 +247,8 @@ impl<'a> Driver<'a> {
         if !self.may_retry(&tries, index) {
             return Ok(None);
         }
-        // The gates are asked for the moment of the retry: a cooldown that outlasts the delay drops it.
+        // The gates are asked for the moment of the retry: a cooldown that outlasts the delay drops it, also when the
+        // answer to that is a longer wait, before another target.
         let due = tries
             .last
             .failed_at
@@ -252,19 +259,21 @@ impl<'a> Driver<'a> {
             retry: true,
         };
         let mut at_retry = Exclusions::default();
-        let account = self
-            .scene
-            .choose(target, past, at.max(due), &mut at_retry)?;
+        let account = self.scene.choose(target, past, due, &mut at_retry)?;
+        if due > at {
+            return Ok(account.map(|_| Walked::RetryAt(due)));
+        }
+        if account.is_none() {
+            return Ok(None);
+        }
+        let mut now = Exclusions::default();
+        let account = self.scene.choose(target, past, at, &mut now)?;
         Ok(account.map(|account| {
-            if due > at {
-                Walked::RetryAt(due)
-            } else {
-                Walked::Found(Found {
-                    account,
-                    target: index,
-                    excluded: at_retry,
-                })
-            }
+            Walked::Found(Found {
+                account,
+                target: index,
+                excluded: now,
+            })
         }))
     }
 
@@ -321,137 +330,7 @@ impl<'a> Driver<'a> {
         Ok(Some(self.dispatch(found, progress.pass.saturating_add(1))))
     }
 
-    /// Waits until the soonest of what cools down can be used again, if the settings allow it.
-    fn wait_for_cooldown(&self) -> Option<Decision> {
-        let Scene { input, route, .. } = self.scene;
-        let so_far = input.so_far;
-        if so_far.spent() >= route.terms.max_global_attempts
-            || so_far.waits >= route.terms.wait.max_waits
-        {
-            return None;
-        }
-        let wait_ms = cooldown_wait(
-            &route.terms.wait,
-            so_far.waits,
-            so_far.waited_ms,
-            self.timers(),
-            input.random,
-        )?;
-        Some(Decision::Wait(Wait {
-            wait_ms,
-            kind: WaitKind::Cooldown,
-        }))
-    }
-
-    /// What each account of each target could be waited for. An account that something else excludes too, which
-    /// does not end by itself, is none.
-    fn timers(&self) -> Vec<CoolingTimer> {
-        let Scene { input, route, .. } = self.scene;
-        let now = input.now;
-        let so_far = input.so_far;
-        // A breaker is waited for once, and only by a request that sent nothing (`routing.md` §12.2).
-        let breaker_too = so_far.attempts.is_empty() && so_far.waits == 0;
-        let exhaustion = Exhaustion::default();
-        let past = Past::of_fresh_target(&exhaustion);
-        let failures = Progress::last_attempts(so_far);
-        let mut timers = Vec::new();
-        let ordered = self.sequence.after(None);
-        for target in ordered.filter_map(|index| route.targets.get(index)) {
-            self.scene
-                .for_each_account(target, past, now, |connection, hits| {
-                    let failure = failures.iter().rev().find(|failure| {
-                        failure.attempt.connection == connection.id
-                            && failure.attempt.model == target.model
-                    });
-                    let mut timer = CoolingTimer {
-                        remaining_ms: 0,
-                        hint_ms: failure.and_then(|failure| hint_remaining_ms(failure, now)),
-                        reason: failure.map(|failure| failure.classification.reason),
-                    };
-                    for hit in hits {
-                        let reason = match hit.reason {
-                            ExclusionReason::CircuitOpen if breaker_too => {
-                                Some(Reason::ServerError)
-                            }
-                            ExclusionReason::ProviderCooldown
-                            | ExclusionReason::EgressLocked
-                            | ExclusionReason::ConnectionCooldown
-                            | ExclusionReason::ModelLockout => hit.cause,
-                            _ => return,
-                        };
-                        if !reason.is_some_and(super::wait::is_worth_waiting) {
-                            return;
-                        }
-                        let remaining_ms = hit.until.map_or(0, |until| until.remaining_ms(now));
-                        timer.remaining_ms = timer.remaining_ms.max(remaining_ms);
-                        timer.reason = reason;
-                    }
-                    timers.push(timer);
-                });
-        }
-        timers
-    }
-
-    fn wait_for_retry(&self, due: Timestamp) -> Decision {
-        let Scene { input, route, .. } = self.scene;
-        if input.so_far.spent() >= route.terms.max_global_attempts {
-            return reject(terminal::too_many_attempts(input, route));
-        }
-        // A clock that stepped back must not make the delay longer than it is.
-        let longest = route
-            .terms
-            .retry_delay_ms
-            .max(route.terms.set_retry_delay_ms);
-        Decision::Wait(Wait {
-            wait_ms: due.remaining_ms(input.now).min(longest),
-            kind: WaitKind::RetryDelay,
-        })
-    }
-
-    fn dispatch(&self, found: Found<'_>, pass: u32) -> Decision {
-        let Scene { input, route, .. } = self.scene;
-        if input.so_far.spent() >= route.terms.max_global_attempts {
-            return reject(terminal::too_many_attempts(input, route));
-        }
-        let Found {
-            account,
-            target,
-            excluded,
-        } = found;
-        let Some(model) = route.targets.get(target).map(|target| &target.model) else {
-            return reject(self.final_answer(excluded));
-        };
-        let provider = &account.entry.provider.id;
-        let needs_probe = account.phase.needs_probe();
-        Decision::Dispatch(Dispatch {
-            provider: provider.clone(),
-            connection: account.connection.id.clone(),
-            model: model.clone(),
-            needs_probe,
-            report_at_readiness: needs_probe || !account.clean,
-            decided_on: input.view.version(Shard::of_provider(provider)),
-            epoch: self.epoch(provider),
-            pass,
-            target: u32::try_from(target).unwrap_or(u32::MAX),
-            excluded: excluded.into_list(),
-            order: self.sequence.carried(),
-            charge: self.sequence.charge.clone(),
-            raise: None,
-        })
-    }
-
-    /// The epoch that others know, not one that this request's private copy might have begun.
-    fn epoch(&self, provider: &ProviderId) -> Version {
-        match self.scene.input.view.provider(provider) {
-            Some(state) => match state.breaker.epoch {
-                Mark::At(version) => version,
-                Mark::Never | Mark::ThisWrite => Version::default(),
-            },
-            None => Version::default(),
-        }
-    }
-
-    fn final_answer(&self, excluded: Exclusions) -> Rejection {
+    pub(super) fn final_answer(&self, excluded: Exclusions) -> Rejection {
         let Scene { input, route, .. } = self.scene;
         let attempts = Progress::last_attempts(input.so_far);
         if attempts.is_empty() {
@@ -462,14 +341,15 @@ impl<'a> Driver<'a> {
     }
 }
 
-/// Where in the list the attempt's target is.
-fn position(attempt: &PriorAttempt) -> usize {
-    usize::try_from(attempt.target).unwrap_or(usize::MAX)
+/// The attempts at the target of the last one, since the walk came to it.
+fn tail_of_target(attempts: &[PriorAttempt]) -> &[PriorAttempt] {
+    attempts
+        .chunk_by(|one, next| one.target == next.target)
+        .last()
+        .unwrap_or_default()
 }
 
-/// What is left of the wait that an upstream asked for.
-pub(super) fn hint_remaining_ms(failure: &PriorAttempt, now: Timestamp) -> Option<u64> {
-    let hint = failure.classification.hint?;
-    let remaining = failure.failed_at.plus_ms(hint.wait_ms).remaining_ms(now);
-    (remaining > 0).then_some(remaining)
+/// Where in the list the attempt's target is.
+pub(super) fn position(attempt: &PriorAttempt) -> usize {
+    usize::try_from(attempt.target).unwrap_or(usize::MAX)
 }

@@ -9,10 +9,41 @@ use super::{Exclusion, ExclusionReason};
 pub const MAX_EXCLUSIONS: usize = 64;
 
 impl ExclusionReason {
+    /// Every reason, in the order of the gates.
+    pub const ALL: [Self; 18] = [
+        Self::TagMismatch,
+        Self::CapabilityMismatch,
+        Self::ContextWindow,
+        Self::NotAllowed,
+        Self::ProtocolMismatch,
+        Self::Terminal(TerminalKind::Expired),
+        Self::Terminal(TerminalKind::CreditsExhausted),
+        Self::Terminal(TerminalKind::Banned),
+        Self::Disabled,
+        Self::CircuitOpen,
+        Self::ProviderCooldown,
+        Self::EgressLocked,
+        Self::ConnectionCooldown,
+        Self::RequestExhaustion,
+        Self::RetryBudget,
+        Self::ModelLockout,
+        Self::QuotaCutoff,
+        Self::Unavailable,
+    ];
+
+    /// The reason that a word of the wire stands for.
+    #[must_use]
+    pub fn of_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|reason| reason.as_str() == word)
+    }
+
     /// The word on the wire (`routing.md` §3).
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::TagMismatch => "tag_mismatch",
+            Self::CapabilityMismatch => "capability_mismatch",
+            Self::ContextWindow => "context_window",
             Self::NotAllowed => "not_allowed",
             Self::ProtocolMismatch => "protocol_mismatch",
             Self::Terminal(TerminalKind::Expired) => "terminal:expired",
@@ -24,7 +55,9 @@ impl ExclusionReason {
             Self::EgressLocked => "egress_locked",
             Self::ConnectionCooldown => "connection_cooldown",
             Self::RequestExhaustion => "request_exhaustion",
+            Self::RetryBudget => "retry_budget",
             Self::ModelLockout => "model_lockout",
+            Self::QuotaCutoff => "quota_cutoff",
             Self::Unavailable => "unavailable",
         }
     }
@@ -37,12 +70,17 @@ impl ExclusionReason {
             | Self::ProviderCooldown
             | Self::EgressLocked
             | Self::ConnectionCooldown
-            | Self::ModelLockout => true,
-            Self::NotAllowed
+            | Self::ModelLockout
+            | Self::QuotaCutoff => true,
+            Self::TagMismatch
+            | Self::CapabilityMismatch
+            | Self::ContextWindow
+            | Self::NotAllowed
             | Self::ProtocolMismatch
             | Self::Terminal(_)
             | Self::Disabled
             | Self::RequestExhaustion
+            | Self::RetryBudget
             | Self::Unavailable => false,
         }
     }

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::catalogue::Catalogue;
 use crate::classify::{Classification, Reason};
 use crate::config::{ComboTarget, Config};
 use crate::ids::{ConnectionId, ModelId, ProviderId};
@@ -16,6 +17,8 @@ use super::PriorAttempt;
 /// The three sets, and the models whose context window was too small.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Exhaustion<'a> {
+    /// The largest known window that was too small, in tokens.
+    too_small: Option<u64>,
     connections: BTreeSet<&'a ConnectionId>,
     providers: BTreeSet<&'a ProviderId>,
     transient: BTreeSet<&'a ProviderId>,
@@ -35,8 +38,8 @@ pub(super) enum Effect {
     Provider,
     /// The provider's accounts may be used although they cool down.
     Transient,
-    /// No target of the same model (decision 50).
-    Model,
+    /// Only targets of another model with a larger known window (decision 50).
+    Overflow,
 }
 
 /// The effect of a result of a provider, and whether the target counts as exhausted, which also forbids a
@@ -44,7 +47,7 @@ pub(super) enum Effect {
 pub(super) fn effect(classification: &Classification, per_model_quota: bool) -> (Effect, bool) {
     let Classification { status, reason, .. } = *classification;
     if is_input_bound(classification) {
-        return (Effect::Model, false);
+        return (Effect::Overflow, false);
     }
     let of_this_request =
         classification.request_scoped || matches!(reason, Reason::Local | Reason::ClientFault);
@@ -101,15 +104,32 @@ impl<'a> Exhaustion<'a> {
             Effect::Transient => {
                 self.transient.insert(&target.provider);
             }
-            Effect::Model => {
+            Effect::Overflow => {
                 self.overflowed.insert(&target.model);
+                let window = config
+                    .catalogue
+                    .get(&target.provider, &target.model)
+                    .context_window;
+                self.too_small = self.too_small.max(window);
             }
         }
     }
 
-    /// Every target of the provider, or of the model, is ruled out.
-    pub(super) fn rules_out_target(&self, target: &ComboTarget) -> bool {
-        self.providers.contains(&target.provider) || self.overflowed.contains(&target.model)
+    /// Every target of the provider is ruled out, or the input is not known to fit this one.
+    pub(super) fn rules_out_target(&self, target: &ComboTarget, catalogue: &Catalogue) -> bool {
+        self.providers.contains(&target.provider) || self.is_too_small(target, catalogue)
+    }
+
+    /// The input was too large for a model, and this one is the same or not known to be larger.
+    pub(super) fn is_too_small(&self, target: &ComboTarget, catalogue: &Catalogue) -> bool {
+        if self.overflowed.is_empty() {
+            return false;
+        }
+        let window = catalogue
+            .get(&target.provider, &target.model)
+            .context_window;
+        // An unknown window is smaller than every known one.
+        self.overflowed.contains(&target.model) || window <= self.too_small
     }
 
     /// The connection is ruled out.

@@ -1,10 +1,13 @@
 //! The same decision laid open: every account of every target with everything that excludes it.
 
+use std::collections::BTreeSet;
+
 use crate::ids::{ConnectionId, ModelId, ProviderId};
 
 use super::accounts::{Past, Scene, exclusion, no_account};
 use super::driver::{Driver, decide};
 use super::exhaustion::Exhaustion;
+use super::order::Sequence;
 use super::private_view::PrivateView;
 use super::resolve::resolve_request;
 use super::{Decision, Exclusion, Input};
@@ -49,12 +52,9 @@ pub fn explain(input: &Input<'_>) -> Explanation {
         };
     };
     let view = PrivateView::new(input, &route);
-    let scene = Scene {
-        input,
-        route: &route,
-        view: &view,
-    };
+    let scene = Scene::new(input, &route, &view);
     let decision = Driver::decide(scene);
+    let order = order(&scene);
     let exhaustion = Exhaustion::default();
     let past = Past::of_fresh_target(&exhaustion);
     let mut explained = Vec::new();
@@ -66,7 +66,10 @@ pub fn explain(input: &Input<'_>) -> Explanation {
             omitted = omitted.saturating_add(1);
         }
     };
-    for (index, target) in route.targets.iter().enumerate() {
+    let targets = order
+        .into_iter()
+        .filter_map(|index| Some((index, route.targets.get(index)?)));
+    for (index, target) in targets {
         let mut accounts = 0_usize;
         scene.for_each_account(target, past, input.now, |connection, hits| {
             accounts = accounts.saturating_add(1);
@@ -96,6 +99,18 @@ pub fn explain(input: &Input<'_>) -> Explanation {
         omitted,
         decision,
     }
+}
+
+/// All targets: those that would be tried in their order, then those that the strategy ruled out.
+fn order(scene: &Scene<'_>) -> Vec<usize> {
+    let all = 0..scene.route.targets.len();
+    let Ok(sequence) = Sequence::of(scene) else {
+        return all.collect();
+    };
+    let mut order: Vec<usize> = sequence.after(None).collect();
+    let tried: BTreeSet<usize> = order.iter().copied().collect();
+    order.extend(all.filter(|index| !tried.contains(index)));
+    order
 }
 
 fn is_chosen(decision: &Decision, target: usize, connection: &ConnectionId) -> bool {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::breaker::Phase;
 use crate::classify::{Origin, Reason};
-use crate::config::{ComboTarget, Connection, ProviderEntry};
+use crate::config::{ComboTarget, Connection, ProviderEntry, Strategy};
 use crate::egress::EgressLock;
 use crate::ids::ConnectionId;
 use crate::lockout;
@@ -17,6 +17,8 @@ use crate::state::{ConnectionState, ProviderState};
 use crate::time::Timestamp;
 
 use super::exhaustion::Exhaustion;
+use super::filters::Filters;
+use super::quota;
 use super::resolve::Route;
 use super::{ExclusionReason, Input};
 
@@ -27,6 +29,8 @@ pub(super) struct Candidate<'a> {
     pub(super) input: &'a Input<'a>,
     /// What the request named.
     pub(super) route: &'a Route<'a>,
+    /// What the combo's targets must be able to do.
+    pub(super) filters: Filters,
     /// The target.
     pub(super) target: &'a ComboTarget,
     /// Its provider.
@@ -68,8 +72,9 @@ pub(super) struct Hit {
 
 type Gate = fn(&Candidate<'_>) -> Option<Hit>;
 
-/// All gates in order. The gates of mechanisms that are not there yet (3a, 6, 7, 9 to 11) have no line.
-const GATES: [Gate; 11] = [
+/// All gates in order. The gates of mechanisms that are not there yet (3a, 7, 10 and 11) have no line; 9 is a part of 0d.
+const GATES: [Gate; 14] = [
+    filtered,            // before all
     not_allowed,         // 0a
     protocol_mismatch,   // 0b
     terminal,            // 0c
@@ -79,7 +84,9 @@ const GATES: [Gate; 11] = [
     egress_locked,       // 2a
     connection_cooldown, // 3
     request_exhaustion,  // 4
+    retry_budget,        // 4a
     model_lockout,       // 5
+    quota_cutoff,        // 6
     unavailable,         // 8
 ];
 
@@ -112,10 +119,23 @@ impl Hit {
     }
 }
 
-/// 0a: the key may not ask for this, or not use this connection, or the operator named another one.
+/// The target cannot take the request (`filters`).
+fn filtered(candidate: &Candidate<'_>) -> Option<Hit> {
+    let input = candidate.input;
+    candidate
+        .filters
+        .drops(input.facts, &input.config.catalogue, candidate.target)
+        .map(Hit::of_target)
+}
+
+/// 0a: the step of the combo names other accounts, or the key may not ask for this, or not use this connection, or the operator named another one.
 fn not_allowed(candidate: &Candidate<'_>) -> Option<Hit> {
     let facts = candidate.input.facts;
     let connection = &candidate.connection.id;
+    let of_step = &candidate.target.allowed_connections;
+    if !of_step.is_empty() && !of_step.contains(connection) {
+        return Some(Hit::of_account(ExclusionReason::NotAllowed));
+    }
     if let Some(key) = &facts.key {
         if !candidate.route.allowed_by(key) {
             return Some(Hit::of_target(ExclusionReason::NotAllowed));
@@ -224,13 +244,25 @@ fn connection_cooldown(candidate: &Candidate<'_>) -> Option<Hit> {
 
 /// 4: earlier attempts of this request rule it out.
 fn request_exhaustion(candidate: &Candidate<'_>) -> Option<Hit> {
-    if candidate.exhaustion.rules_out_target(candidate.target) {
+    let catalogue = &candidate.input.config.catalogue;
+    if candidate
+        .exhaustion
+        .rules_out_target(candidate.target, catalogue)
+    {
         return Some(Hit::of_target(ExclusionReason::RequestExhaustion));
     }
     let connection = &candidate.connection.id;
     let ruled_out = candidate.exhaustion.rules_out_connection(connection)
         || candidate.tried.contains(&connection);
     ruled_out.then(|| Hit::of_account(ExclusionReason::RequestExhaustion))
+}
+
+/// 4a: what follows a failure is a retry, and the provider can take no more of them.
+fn retry_budget(candidate: &Candidate<'_>) -> Option<Hit> {
+    let so_far = candidate.input.so_far;
+    let is_retry = !so_far.attempts.is_empty();
+    (is_retry && so_far.spent_providers.contains(&candidate.target.provider))
+        .then(|| Hit::of_target(ExclusionReason::RetryBudget))
 }
 
 /// 5: the model, its family or exactly this model is locked on the connection.
@@ -243,6 +275,22 @@ fn model_lockout(candidate: &Candidate<'_>) -> Option<Hit> {
         cause: Some(lock.reason),
         origin: lock.origin.clone(),
         ..Hit::of_account(ExclusionReason::ModelLockout)
+    })
+}
+
+/// 6: too little of the account's quota is left. `auto` has a cut-off of its own.
+fn quota_cutoff(candidate: &Candidate<'_>) -> Option<Hit> {
+    let settings = &candidate.input.config.settings.quota_preflight;
+    if !settings.enabled || candidate.route.strategy == Strategy::Auto {
+        return None;
+    }
+    let snapshot = candidate.input.telemetry.quota(&candidate.connection.id)?;
+    let cutoff = f64::from(settings.cutoff_percent) / 100.0;
+    let end = quota::cut_off(&snapshot, &candidate.target.model, cutoff, candidate.at)?;
+    Some(Hit {
+        until: end.until,
+        cause: Some(Reason::QuotaExhausted),
+        ..Hit::of_account(ExclusionReason::QuotaCutoff)
     })
 }
 

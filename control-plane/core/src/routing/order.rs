@@ -23,7 +23,40 @@ pub(super) struct Sequence {
 
 impl Sequence {
     /// The order of this request: the one it carries along, else a new one.
+    ///
+    /// # Errors
+    /// [`Halt`] of the combo's strategy.
     pub(super) fn of(scene: &Scene<'_>) -> Result<Self, Halt> {
+        let sequence = Self::by_strategy(scene)?;
+        let so_far = scene.input.so_far;
+        if so_far.order.is_empty() && so_far.attempts.is_empty() {
+            Ok(sequence.with_limited_last(scene))
+        } else {
+            Ok(sequence)
+        }
+    }
+
+    /// Targets that take fewer tools than the request offers behind the others, otherwise as before (decision 33).
+    fn with_limited_last(self, scene: &Scene<'_>) -> Self {
+        let is_limited = |index: &usize| {
+            let target = scene.route.targets.get(*index);
+            target.is_some_and(|target| scene.tool_limit_below(target).is_some())
+        };
+        if scene.input.facts.tools == 0 {
+            return self;
+        }
+        let (limited, mut free): (Vec<usize>, Vec<usize>) = self.after(None).partition(is_limited);
+        if limited.is_empty() || free.is_empty() {
+            return self;
+        }
+        free.extend(limited);
+        Self {
+            positions: free.into_iter().map(position).collect(),
+            ..self
+        }
+    }
+
+    fn by_strategy(scene: &Scene<'_>) -> Result<Self, Halt> {
         let len = scene.route.targets.len();
         let ordering = strategy::of(scene.route.strategy);
         let carried = &scene.input.so_far.order;
@@ -167,11 +200,11 @@ fn candidate(target: &ComboTarget) -> Candidate<'_> {
 }
 
 fn positions(ordered: &Ordered) -> Vec<u32> {
-    ordered
-        .order
-        .iter()
-        .map(|position| u32::try_from(*position).unwrap_or(u32::MAX))
-        .collect()
+    ordered.order.iter().copied().map(position).collect()
+}
+
+fn position(index: usize) -> u32 {
+    u32::try_from(index).unwrap_or(u32::MAX)
 }
 
 /// Whether it names positions, each once; a request may carry anything.

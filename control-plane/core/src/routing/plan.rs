@@ -18,7 +18,7 @@ use crate::number::Finite;
 use super::RequestFacts;
 use super::pool::Pool;
 use super::resolve::Route;
-use super::terminal::redacted;
+use super::wording::redacted;
 
 const MIN_PANEL: u32 = 2;
 const STRAGGLER_GRACE_MS: u64 = 8_000;

@@ -24,6 +24,9 @@ const RETRYABLE: &[u16] = &[408, 429, 500, 502, 503, 504];
 const MAX_RETRIES: u32 = 1;
 const RETRY_DELAY_MS: u64 = 2_000;
 const MAX_GLOBAL_ATTEMPTS: u32 = 30;
+const TARGET_TIMEOUT_MS: u64 = 120_000;
+/// For a combo that sets no time limit (`routing.md` §1.5).
+const SAFETY_TIMEOUT_MS: u64 = 600_000;
 
 /// What a name stands for.
 #[derive(Clone, Debug)]
@@ -55,6 +58,12 @@ pub(super) struct Terms {
     pub(super) max_set_retries: u32,
     /// Wait before one, in ms.
     pub(super) set_retry_delay_ms: u64,
+    /// Wait before the next target after some failures, in ms.
+    pub(super) fallback_delay_ms: u64,
+    /// Time limit of one attempt until it is ready, in ms; `None`: only that of every attempt.
+    pub(super) target_timeout_ms: Option<u64>,
+    /// Time limit of the request until an attempt is ready, in ms.
+    pub(super) timeout_ms: Option<u64>,
     /// Cap on all attempts of the request.
     pub(super) max_global_attempts: usize,
     /// Statuses after which the same target may be tried again.
@@ -172,6 +181,14 @@ impl Terms {
             retry_delay_ms: config.retry_delay_ms.unwrap_or(RETRY_DELAY_MS),
             max_set_retries: config.max_set_retries.unwrap_or(0),
             set_retry_delay_ms: config.set_retry_delay_ms.unwrap_or(RETRY_DELAY_MS),
+            fallback_delay_ms: config.fallback_delay_ms.unwrap_or(0),
+            target_timeout_ms: Some(config.target_timeout_ms.unwrap_or(TARGET_TIMEOUT_MS)),
+            timeout_ms: Some(
+                config
+                    .combo_timeout_ms
+                    .filter(|limit| *limit > 0)
+                    .unwrap_or(SAFETY_TIMEOUT_MS),
+            ),
             max_global_attempts: usize::try_from(attempts).unwrap_or(usize::MAX),
             retryable: RETRYABLE,
             failover_before_retry: config.failover_before_retry == Some(true),
@@ -184,6 +201,10 @@ impl Terms {
             max_retries: Some(0),
             ..ComboConfig::default()
         };
-        Self::of_combo(&config, wait)
+        Self {
+            target_timeout_ms: None,
+            timeout_ms: None,
+            ..Self::of_combo(&config, wait)
+        }
     }
 }

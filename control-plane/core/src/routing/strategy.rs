@@ -21,7 +21,7 @@ mod random;
 pub(super) mod rendezvous;
 mod reset_aware;
 mod reset_window;
-mod round_robin;
+pub(super) mod round_robin;
 pub(super) mod score;
 mod seed;
 #[cfg(test)]

@@ -7,25 +7,26 @@
 //! | nothing was sent, something ends by itself | 503 with Retry-After | `all_targets_cooling_down` |
 //! | nothing was sent, nothing does | 404 | `no_executable_targets` |
 //! | attempts failed | from their outcomes | `all_models_failed` or `quota_exhausted` |
+//! | no target takes what the request holds | 400 | `capability_mismatch` |
+//! | no target's window is large enough | 404, `auto` 400 | `no_executable_targets`, `context_length_exceeded` |
 //! | too many attempts | 503 | `max_attempts_exceeded` |
+//! | the retry budget is spent | as the last failure | `retry_budget_spent`, body passed through |
+//! | the time of the request is up | 504 | `COMBO_TIMEOUT` |
 //! | a fault of the client's own | as the upstream said | `client_error`, body passed through |
-
-use std::fmt::Write as _;
 
 use crate::classify::{Classification, Reason};
 
+use super::accounts::{Scene, no_account};
+use super::emergency::before_emergency;
 use super::exclusion::Exclusions;
-use super::exhaustion::is_input_bound;
+use super::filters::is_context_a_fault;
 use super::progress::results;
 use super::resolve::Route;
-use super::{Exclusion, Input, PriorAttempt, Rejection};
+use super::wording::{failures, named, printable};
+use super::{Exclusion, ExclusionReason, Input, PriorAttempt, Rejection};
 
 /// Final statuses that may carry a Retry-After (`routing.md` §6).
 const RETRY_AFTER_ELIGIBLE_STATUSES: [u16; 2] = [429, 503];
-/// Most outcomes or exclusions that a message names.
-const MAX_NAMED: usize = 5;
-/// Longest piece of a client's text in a message, in characters.
-const MAX_ECHOED: usize = 128;
 
 /// What an outcome was, for the final status (`routing.md` §7.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +67,7 @@ impl OutcomeKind {
         }
     }
 
-    fn as_str(self) -> &'static str {
+    pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Quality => "quality",
             Self::Auth => "auth",
@@ -201,12 +202,127 @@ pub(super) fn all_failed(
         error_type: error_type(status).to_owned(),
         message: failures(attempts),
         retry_after_secs: retry_after(input, attempts, status),
-        // What does not fit the model is the client's to mend, in the upstream's own words.
-        pass_through: results(attempts).all(|result| is_input_bound(&result.classification)),
+        // What no model takes is the client's to mend, in the upstream's own words.
+        pass_through: results(attempts).all(|result| is_fault_of_request(&result.classification)),
         terminal_reason: terminal_reason.to_owned(),
         pool_size: pool_size(route),
         attempted: count(input.so_far.attempts.len()),
         excluded: excluded.into_list(),
+    }
+}
+
+/// A target that the walk may not go on from failed (`routing.md` §5.7). `attempts` are those at it.
+pub(super) fn protected(
+    input: &Input<'_>,
+    route: &Route<'_>,
+    attempts: &[PriorAttempt],
+) -> Rejection {
+    Rejection {
+        pass_through: true,
+        ..all_failed(input, route, attempts, Exclusions::default())
+    }
+}
+
+/// The emergency target failed too: the answer is that of the failures before it.
+pub(super) fn after_emergency(input: &Input<'_>, route: &Route<'_>) -> Rejection {
+    let before = before_emergency(&input.so_far.attempts);
+    let pass = before.last().map_or(0, |attempt| attempt.pass);
+    let begun = before
+        .iter()
+        .rev()
+        .take_while(|attempt| attempt.pass == pass)
+        .count();
+    let last_pass = before.get(before.len().saturating_sub(begun)..);
+    let attempts = match last_pass.filter(|attempts| !attempts.is_empty()) {
+        Some(attempts) => attempts,
+        None => &input.so_far.attempts,
+    };
+    Rejection {
+        pass_through: false,
+        ..all_failed(input, route, attempts, Exclusions::default())
+    }
+}
+
+/// A failure would be followed by a retry, of which there are too many already (decision 49).
+pub(super) fn retry_budget_spent(
+    input: &Input<'_>,
+    route: &Route<'_>,
+    last: &PriorAttempt,
+) -> Rejection {
+    let status = error_status(last.classification.status);
+    let last_alone = std::slice::from_ref(last);
+    Rejection {
+        status,
+        code: "retry_budget_spent".to_owned(),
+        error_type: error_type(status).to_owned(),
+        retry_after_secs: retry_after(input, last_alone, status),
+        pass_through: true,
+        terminal_reason: "retry_budget_spent".to_owned(),
+        ..all_failed(input, route, last_alone, Exclusions::default())
+    }
+}
+
+/// No target of the combo can take the request (`routing.md` §2, 4h and 4i).
+pub(super) fn filtered_out(scene: &Scene<'_>, reason: ExclusionReason) -> Rejection {
+    let Scene { input, route, .. } = *scene;
+    let mut excluded = Exclusions::default();
+    for target in route.targets.iter() {
+        let dropped = scene
+            .filters
+            .drops(input.facts, &input.config.catalogue, target);
+        if let Some(reason) = dropped {
+            excluded.push(Exclusion {
+                reason,
+                ..no_account(target)
+            });
+        }
+    }
+    let of_context = reason == ExclusionReason::ContextWindow;
+    let (status, code, terminal_reason) = match (of_context, is_context_a_fault(route.strategy)) {
+        (false, _) => (400, "capability_mismatch", "capability_mismatch"),
+        (true, true) => (400, "context_length_exceeded", "context_length_exceeded"),
+        (true, false) => (
+            404,
+            "no_executable_targets",
+            "context_requirements_exhausted",
+        ),
+    };
+    Rejection {
+        status,
+        code: code.to_owned(),
+        error_type: "invalid_request_error".to_owned(),
+        message: format!(
+            "no target can take the request: {}",
+            named(excluded.list().iter(), |_| true)
+        ),
+        retry_after_secs: None,
+        pass_through: false,
+        terminal_reason: terminal_reason.to_owned(),
+        pool_size: pool_size(route),
+        attempted: 0,
+        excluded: excluded.into_list(),
+    }
+}
+
+/// The request took longer than it may (`routing.md` §5.5).
+pub(super) fn timed_out(input: &Input<'_>, route: &Route<'_>) -> Rejection {
+    let attempts = &input.so_far.attempts;
+    let so_far = if attempts.is_empty() {
+        "nothing was sent".to_owned()
+    } else {
+        failures(attempts)
+    };
+    Rejection {
+        status: 504,
+        code: "COMBO_TIMEOUT".to_owned(),
+        error_type: error_type(504).to_owned(),
+        message: format!("gave up after {} ms; {so_far}", input.so_far.elapsed_ms),
+        retry_after_secs: None,
+        pass_through: false,
+        terminal_reason: "combo_timeout".to_owned(),
+        pool_size: pool_size(route),
+        attempted: count(attempts.len()),
+        excluded: Vec::new(),
     }
 }
 
@@ -250,6 +366,12 @@ pub(super) fn of_client(last: &PriorAttempt, attempted: usize, route: &Route<'_>
         attempted: count(attempted),
         excluded: Vec::new(),
     }
+}
+
+/// An upstream found fault with what the request holds, not with who sent it.
+fn is_fault_of_request(classification: &Classification) -> bool {
+    classification.status == 400
+        && (classification.request_scoped || !classification.account_fallback)
 }
 
 /// The earliest wait that any attempt's upstream asked for or a restatement advertises, where the final status may
@@ -302,109 +424,6 @@ fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// Up to [`MAX_NAMED`] outcomes with model, kind, reason and status.
-fn failures(attempts: &[PriorAttempt]) -> String {
-    let all = results(attempts).count();
-    let mut text = String::from("every attempt failed");
-    for (index, result) in results(attempts).take(MAX_NAMED).enumerate() {
-        let Classification { status, reason, .. } = result.classification;
-        let kind = OutcomeKind::of(&result.classification).as_str();
-        let separator = if index == 0 { ":" } else { ";" };
-        let provider = &result.attempt.provider;
-        let model = redacted(result.attempt.model.as_str());
-        let reason = reason_word(reason);
-        // Writing to a text cannot fail.
-        _ = write!(
-            text,
-            "{separator} {provider}/{model} {kind} {reason} {status}"
-        );
-    }
-    append_rest(&mut text, all);
-    text
-}
-
-/// Up to [`MAX_NAMED`] exclusions with provider, model and reason.
-fn named<'a>(
-    exclusions: impl Iterator<Item = &'a Exclusion> + Clone,
-    wanted: impl Fn(&Exclusion) -> bool,
-) -> String {
-    let wanted = exclusions.filter(|exclusion| wanted(exclusion));
-    let mut text = String::new();
-    let mut all = 0_usize;
-    for exclusion in wanted {
-        if all < MAX_NAMED {
-            let separator = if all == 0 { "" } else { "; " };
-            let model = redacted(exclusion.model.as_str());
-            _ = write!(
-                text,
-                "{separator}{}/{model} {}",
-                exclusion.provider,
-                exclusion.reason.as_str()
-            );
-        }
-        all = all.saturating_add(1);
-    }
-    append_rest(&mut text, all);
-    text
-}
-
-fn append_rest(text: &mut String, all: usize) {
-    let rest = all.saturating_sub(MAX_NAMED);
-    if rest > 0 {
-        _ = write!(text, "; {rest} more");
-    }
-}
-
-/// A client's text without control characters, cut short.
-fn printable(text: &str) -> String {
-    text.chars()
-        .filter(|character| !character.is_control())
-        .take(MAX_ECHOED)
-        .collect()
-}
-
-/// Runs of 32 and more hexadecimal digits, dashes between them not counted, are ids of somebody's resources.
-pub(super) fn redacted(text: &str) -> String {
-    const LEAST_DIGITS: usize = 32;
-    let is_id = |character: char| character.is_ascii_hexdigit() || character == '-';
-    let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(first) = rest.chars().next() {
-        let end = if is_id(first) {
-            rest.find(|character| !is_id(character))
-        } else {
-            rest.find(is_id)
-        }
-        .unwrap_or(rest.len());
-        let (run, tail) = rest.split_at(end);
-        let digits = run.chars().filter(char::is_ascii_hexdigit).count();
-        out.push_str(if digits >= LEAST_DIGITS {
-            "[redacted]"
-        } else {
-            run
-        });
-        rest = tail;
-    }
-    out
-}
-
-fn reason_word(reason: Reason) -> &'static str {
-    match reason {
-        Reason::QuotaExhausted => "quota_exhausted",
-        Reason::RateLimitExceeded => "rate_limit_exceeded",
-        Reason::ModelCapacity => "model_capacity",
-        Reason::ServerError => "server_error",
-        Reason::AuthError => "auth_error",
-        Reason::NotFound => "not_found",
-        Reason::Credits => "credits",
-        Reason::Forbidden => "forbidden",
-        Reason::RequestRejected => "request_rejected",
-        Reason::ClientFault => "client_fault",
-        Reason::Local => "local",
-        Reason::Unknown => "unknown",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
@@ -429,22 +448,5 @@ mod tests {
     #[test]
     fn without_outcomes_there_is_no_final_status() {
         assert_eq!(final_status([]), None);
-    }
-
-    #[rstest]
-    #[case::uuid("ft:0190b1c2-3d4e-7f60-8a9b-0c1d2e3f4a5b:x", "ft:[redacted]:x")]
-    #[case::long_hex("m/00112233445566778899aabbccddeeff", "m/[redacted]")]
-    #[case::ordinary("claude-3-5-sonnet-20241022", "claude-3-5-sonnet-20241022")]
-    #[case::not_ascii("modèle-é", "modèle-é")]
-    fn long_ids_do_not_reach_messages(#[case] text: &str, #[case] expected: &str) {
-        assert_eq!(redacted(text), expected);
-    }
-
-    #[test]
-    fn echoed_names_are_short_and_printable() {
-        let name = format!("a\u{1b}[31m\n{}", "x".repeat(1_000));
-        let echoed = printable(&name);
-        assert_eq!(echoed.chars().count(), MAX_ECHOED);
-        assert!(echoed.starts_with("a[31mx"), "{echoed}");
     }
 }

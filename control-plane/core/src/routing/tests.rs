@@ -3,8 +3,11 @@
 mod cooldown_waits;
 mod driver_vectors;
 mod egress;
+mod emergency;
+mod filters;
 mod final_answers;
 mod gates;
+mod limits;
 mod naming;
 mod nested;
 mod orders;
@@ -20,12 +23,13 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::breaker::BreakerStatus;
+use crate::catalogue::{Catalogue, ModelInfo};
 use crate::classify::{ClassifyContext, classify};
 use crate::config::Document;
-use crate::ids::{AttemptId, PlaneIncarnation};
+use crate::ids::{AttemptId, ComboName, PlaneIncarnation};
 use crate::outcome::{Outcome, UpstreamError};
 use crate::settings::Overrides;
-use crate::telemetry::NoTelemetry;
+use crate::telemetry::{LastKnownGood, NoTelemetry, Performance, QuotaSnapshot};
 
 /// The store's time at which every test begins.
 const START: Timestamp = Timestamp(1_000_000);
@@ -57,6 +61,60 @@ impl View for FixedView {
     }
 }
 
+/// Telemetry that a test writes by hand: quotas and tool limits.
+#[derive(Debug, Default)]
+struct Known {
+    quotas: BTreeMap<ConnectionId, Arc<QuotaSnapshot>>,
+    tool_limits: BTreeMap<ProviderId, u32>,
+}
+
+impl Telemetry for Known {
+    fn target_requests(&self, combo: &ComboName, key: &str) -> Option<u64> {
+        NoTelemetry.target_requests(combo, key)
+    }
+
+    fn of_combo(
+        &self,
+        combo: &ComboName,
+        provider: &ProviderId,
+        model: &ModelId,
+    ) -> Option<Performance> {
+        NoTelemetry.of_combo(combo, provider, model)
+    }
+
+    fn of_connection(&self, connection: &ConnectionId, model: &ModelId) -> Option<Performance> {
+        NoTelemetry.of_connection(connection, model)
+    }
+
+    fn connection_requests(&self, connection: &ConnectionId) -> u64 {
+        NoTelemetry.connection_requests(connection)
+    }
+
+    fn in_flight(&self, connection: &ConnectionId) -> u32 {
+        NoTelemetry.in_flight(connection)
+    }
+
+    fn quota(&self, connection: &ConnectionId) -> Option<Arc<QuotaSnapshot>> {
+        self.quotas.get(connection).cloned()
+    }
+
+    fn last_known_good(&self, combo: &ComboName) -> Option<LastKnownGood> {
+        NoTelemetry.last_known_good(combo)
+    }
+
+    fn tool_limit(&self, provider: &ProviderId) -> Option<u32> {
+        self.tool_limits.get(provider).copied()
+    }
+
+    fn session_connection(&self, session: &str) -> Option<ConnectionId> {
+        NoTelemetry.session_connection(session)
+    }
+
+    fn adaptation_until(&self, combo: &ComboName, key: &str) -> Option<Timestamp> {
+        NoTelemetry.adaptation_until(combo, key)
+    }
+}
+
 /// A configuration, hot state and one request on its way.
 struct World {
     config: Config,
@@ -67,6 +125,8 @@ struct World {
     random: u64,
     without_credential: BTreeSet<ConnectionId>,
     egress: Option<EgressId>,
+    telemetry: Known,
+    counters: Counters,
 }
 
 /// How a request went.
@@ -133,6 +193,8 @@ impl World {
             random: 0,
             without_credential: BTreeSet::new(),
             egress: None,
+            telemetry: Known::default(),
+            counters: Counters::default(),
         }
     }
 
@@ -155,8 +217,8 @@ impl World {
             facts: &self.facts,
             so_far: &self.so_far,
             egress: self.egress.as_ref(),
-            telemetry: &NoTelemetry,
-            turns: &DecisionTurns::alone(&Counters::default()),
+            telemetry: &self.telemetry,
+            turns: &DecisionTurns::alone(&self.counters),
             now: self.now,
             random: self.random,
             has_credential: &has_credential,
@@ -169,7 +231,7 @@ impl World {
 
     fn dispatch(&self) -> Dispatch {
         match self.decide() {
-            Decision::Dispatch(dispatch) => dispatch,
+            Decision::Dispatch(dispatch) => *dispatch,
             other => panic!("expected a dispatch, got {other:?}"),
         }
     }
@@ -221,6 +283,7 @@ impl World {
                         self.so_far.waits += 1;
                         self.so_far.waited_ms += wait.wait_ms;
                     }
+                    self.so_far.elapsed_ms += wait.wait_ms;
                 }
                 Decision::Reject(rejection) => {
                     journey.rejection = Some(*rejection);
@@ -232,6 +295,25 @@ impl World {
             }
         }
         panic!("the request does not end: {journey:?}");
+    }
+
+    /// What is known of models, by `provider/model`.
+    fn catalogue(&mut self, rows: &[(&str, ModelInfo)]) {
+        let rows = rows.iter().map(|(name, info)| {
+            let (provider, model) = name.split_once('/').unwrap();
+            let provider = ProviderId::new(provider).unwrap();
+            (provider, ModelId::new(model).unwrap(), info.clone())
+        });
+        self.config.catalogue = Catalogue::new(rows);
+    }
+
+    /// Changes the targets of the combo `c`.
+    fn change_targets(&mut self, change: impl FnOnce(&mut Vec<crate::config::ComboTarget>)) {
+        let name = ComboName::new("c").unwrap();
+        let entry = self.config.combos.get_mut(&name).unwrap();
+        let mut targets = entry.targets.to_vec();
+        change(&mut targets);
+        entry.targets = targets.into();
     }
 
     fn connection_state(&mut self, connection: &str, state: ConnectionState) {

@@ -9,7 +9,7 @@ use crate::config::{MAX_ENTRIES, Violations};
 use crate::daily_reset::{DailyReset, DailyResetError};
 use crate::ids::ProviderId;
 
-use super::{BreakerClassSettings, DailyResetSettings, ProviderClass, Settings, policy};
+use super::{BreakerClassSettings, DailyResetSettings, ProviderClass, Settings, policy, routing};
 
 /// Everything that does not fit together, with fields such as `providerBreaker.apikey.degradationThreshold`.
 pub(super) fn conflicts(settings: &Settings, found: &mut Violations) {
@@ -37,6 +37,7 @@ pub(super) fn conflicts(settings: &Settings, found: &mut Violations) {
     settings.token_refresh.conflicts(found);
     daily_reset(&settings.daily_reset, found);
     error_rules::error_rules(settings, found);
+    routing::conflicts(settings, found);
 }
 
 fn daily_reset(settings: &BTreeMap<ProviderId, DailyResetSettings>, found: &mut Violations) {

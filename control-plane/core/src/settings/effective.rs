@@ -52,7 +52,7 @@ pub fn effective(reading: &StoredReading, overrides: &Overrides) -> Vec<Effectiv
 
 /// The settings with everything filled in that a class or the environment decides.
 fn resolved(settings: &Settings, overrides: &Overrides) -> Settings {
-    let mut all = settings.clone();
+    let mut all = settings.clone().with_overrides(overrides);
     let breaker = &mut all.provider_breaker;
     let cooldown = &mut all.connection_cooldown;
     let gate = &mut all.provider_cooldown;

@@ -6,7 +6,7 @@
 //! documentation all walk it, so a bound stands in one place. Tests hold it against the types: no member may
 //! be missing on either side.
 
-use super::{error_rules, gate, token_refresh};
+use super::{error_rules, gate, routing, token_refresh};
 
 /// A member and what may stand there.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +22,10 @@ pub(super) enum Shape {
     Flag,
     /// A whole number.
     Whole(Bounds),
+    /// A number from 0 to 1, fractions included.
+    Share,
+    /// A text. Its section's rules say which.
+    Text,
     /// A list of whole numbers.
     Numbers { each: Bounds, most: usize },
     /// A list or map of entries. Each is judged by its type and by the rules of its section, so one that is no
@@ -91,6 +95,20 @@ impl Member {
         }
     }
 
+    pub(super) const fn share(name: &'static str) -> Self {
+        Self {
+            name,
+            shape: Shape::Share,
+        }
+    }
+
+    pub(super) const fn text(name: &'static str) -> Self {
+        Self {
+            name,
+            shape: Shape::Text,
+        }
+    }
+
     pub(super) const fn entries(name: &'static str) -> Self {
         Self {
             name,
@@ -130,6 +148,9 @@ pub(super) const SECTIONS: &[Member] = &[
     Member::entries("dailyReset"),
     Member::members("waitForCooldown", WAIT_FOR_COOLDOWN),
     Member::members("comboCooldownWait", COMBO_COOLDOWN_WAIT),
+    Member::members("quotaPreflight", routing::QUOTA_PREFLIGHT),
+    Member::members("retryBudget", routing::RETRY_BUDGET),
+    Member::members("emergencyFallback", routing::EMERGENCY_FALLBACK),
     Member::members("streams", STREAMS),
     Member::members("tokenRefresh", token_refresh::MEMBERS),
 ];

@@ -15,7 +15,17 @@ pub(super) fn truncated(value: &Value) -> Option<i128> {
     }
 }
 
-/// The same of a text; white space around it does not count.
+/// A finite number with its fraction; `None` for everything else.
+pub(super) fn fraction(value: &Value) -> Option<f64> {
+    let number = match value {
+        Value::Number(number) => number.as_f64()?,
+        Value::String(text) => text.trim().parse().ok()?,
+        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => return None,
+    };
+    number.is_finite().then_some(number)
+}
+
+/// A finite number of a text without its fraction; white space around it does not count.
 pub(super) fn truncated_text(text: &str) -> Option<i128> {
     let text = text.trim();
     match text.parse::<i128>() {

@@ -13,6 +13,7 @@ use super::number::truncated_text;
 const CIRCUIT_BREAKER: &str = "OMNIROUTE_CIRCUIT_BREAKER_";
 const PROVIDER_BREAKER: &str = "OMNIROUTE_PROVIDER_BREAKER_";
 const PROVIDER_COOLDOWN: &str = "PROVIDER_COOLDOWN_";
+const EMERGENCY_FALLBACK: &str = "OMNIROUTE_EMERGENCY_FALLBACK";
 const MULTIPLIER: Bounds = Bounds::same(1, 1_000);
 const CYCLES: Bounds = Bounds::same(0, 1_000);
 
@@ -26,6 +27,7 @@ pub struct Overrides {
     gate_oauth: GateClassOverrides,
     gate_apikey: GateClassOverrides,
     gate_local: GateClassOverrides,
+    emergency_fallback: Option<bool>,
 }
 
 /// What the environment overrides of the cooldown gate for every class. `None` leaves what is built in.
@@ -107,9 +109,19 @@ impl Overrides {
         }
     }
 
+    /// `OMNIROUTE_EMERGENCY_FALLBACK`: `false` and `0` mean no, everything else means yes (`routing.md` §13.4).
+    #[must_use]
+    pub fn emergency_fallback(&self) -> Option<bool> {
+        self.emergency_fallback
+    }
+
     /// The variable that decides a member of the settings, when one does.
     pub(super) fn variable_of(&self, path: &[&str]) -> Option<String> {
         match *path {
+            ["emergencyFallback", "enabled"] => self
+                .emergency_fallback
+                .is_some()
+                .then(|| EMERGENCY_FALLBACK.to_owned()),
             ["providerBreaker", class, member] => self.variable_of_breaker(class, member),
             ["providerCooldown", class, member] => self.variable_of_gate(class, member),
             ["providerCooldown", member] => {
@@ -163,6 +175,15 @@ impl Overrides {
     }
 
     fn set(&mut self, name: &str, value: &str) {
+        if name == EMERGENCY_FALLBACK {
+            let value = value.trim();
+            self.emergency_fallback = Some(
+                !["false", "0"]
+                    .iter()
+                    .any(|no| value.eq_ignore_ascii_case(no)),
+            );
+            return;
+        }
         let number = parse_number(value);
         let positive = number.filter(|number| *number > 0);
         if let Some((class, member)) = class_member(name, CIRCUIT_BREAKER) {

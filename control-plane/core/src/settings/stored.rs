@@ -131,6 +131,19 @@ fn mend_value(
         (_, Value::Null) => None,
         (Shape::Flag, Value::Bool(_)) => Some(value.clone()),
         (Shape::Flag, _) => unset("true or false"),
+        (Shape::Text, Value::String(_)) => Some(value.clone()),
+        (Shape::Text, _) => unset("a text"),
+        (Shape::Share, _) => match number::fraction(value) {
+            Some(number) => {
+                let share = Value::from(number.clamp(0.0, 1.0));
+                if share.as_f64() != value.as_f64() {
+                    let what = format!("is taken as {share}, is {}", shown(value));
+                    warnings.push(path.join("."), what);
+                }
+                Some(share)
+            }
+            None => unset("a number"),
+        },
         (Shape::Whole(bounds), _) => match number::truncated(value) {
             Some(number) => Some(clamp(&path.join("."), value, number, bounds, warnings)),
             None => unset("a number"),

@@ -113,7 +113,23 @@ fn members(
 
 fn shape(field: &str, value: &Value, shape: Shape, reach: Reach, found: &mut Violations) {
     match (shape, value) {
-        (_, Value::Null) | (Shape::Flag, Value::Bool(_)) | (Shape::Entries, _) => {}
+        (_, Value::Null)
+        | (Shape::Flag, Value::Bool(_))
+        | (Shape::Text, Value::String(_))
+        | (Shape::Entries, _) => {}
+        (Shape::Text, other) => found.push(field, format!("must be a text, is {}", shown(other))),
+        (Shape::Share, number) => {
+            if !number
+                .as_f64()
+                .is_some_and(|number| (0.0..=1.0).contains(&number))
+            {
+                let value = shown(number);
+                found.push(
+                    field,
+                    format!("must be a number between 0 and 1, is {value}"),
+                );
+            }
+        }
         (Shape::Flag, other) => {
             found.push(field, format!("must be true or false, is {}", shown(other)));
         }

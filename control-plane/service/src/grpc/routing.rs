@@ -112,8 +112,14 @@ fn response(answer: Answer) -> Result<proto::DecideResponse, Status> {
             target: dispatch.target,
             report_at_readiness: dispatch.report_at_readiness,
             excluded: exclusions(&dispatch.excluded, now),
-            deadlines: Some(deadlines(&answer.deadlines)),
+            deadlines: Some(proto::Deadlines {
+                // No limit is 0.
+                target_ms: dispatch.timeout_ms.map_or(0, |limit| limit.max(1)),
+                ..deadlines(&answer.deadlines)
+            }),
             order: dispatch.order,
+            max_tools: dispatch.max_tools,
+            emergency_max_tokens: dispatch.emergency_max_tokens,
         }),
         Decision::Wait(wait) => proto::decide_response::Step::Wait(proto::Wait {
             kind: match wait.kind {
@@ -163,5 +169,6 @@ fn deadlines(settings: &StreamSettings) -> proto::Deadlines {
         readiness_ms: settings.readiness_timeout_ms,
         idle_ms: settings.idle_timeout_ms,
         attempt_ms: settings.attempt_deadline_ms,
+        target_ms: 0,
     }
 }

@@ -194,8 +194,13 @@ impl Local<'_> {
                     target: dispatch.target,
                     report_at_readiness: dispatch.report_at_readiness || probe,
                     excluded: dispatch.excluded,
-                    deadlines: deadlines(&self.snapshot.config),
+                    deadlines: Deadlines {
+                        target: dispatch.timeout_ms.map(Duration::from_millis),
+                        ..deadlines(&self.snapshot.config)
+                    },
                     order: dispatch.order,
+                    max_tools: dispatch.max_tools,
+                    emergency_max_tokens: dispatch.emergency_max_tokens,
                 }))
             }
         }
@@ -247,5 +252,6 @@ fn deadlines(config: &Config) -> Deadlines {
         readiness: limit(readiness_timeout_ms),
         idle: limit(idle_timeout_ms),
         attempt: limit(attempt_deadline_ms),
+        target: None,
     }
 }

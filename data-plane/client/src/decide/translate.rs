@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate_core::classify::{Reason, TerminalKind};
+use tidegate_core::classify::Reason;
 use tidegate_core::ids::{ConnectionId, ModelId, ProviderId};
 use tidegate_core::routing::{Exclusion, ExclusionReason, Rejection, WaitKind};
 use tidegate_core::time::Timestamp;
@@ -112,6 +112,8 @@ fn dispatch(ask: &Ask, message: proto::Dispatch) -> Result<Box<Dispatch>, WireEr
         report_at_readiness: message.report_at_readiness,
         excluded: exclusions(message.excluded),
         deadlines: deadlines(message.deadlines.unwrap_or_default()),
+        max_tools: message.max_tools,
+        emergency_max_tokens: message.emergency_max_tokens,
     }))
 }
 
@@ -123,6 +125,7 @@ fn deadlines(message: proto::Deadlines) -> Deadlines {
         readiness: limit(message.readiness_ms),
         idle: limit(message.idle_ms),
         attempt: limit(message.attempt_ms),
+        target: limit(message.target_ms),
     }
 }
 
@@ -159,30 +162,11 @@ fn exclusion(message: common::Exclusion) -> Option<Exclusion> {
         provider: ProviderId::new(&message.provider).ok()?,
         connection,
         model: ModelId::new(&message.model).ok()?,
-        reason: reason(&message.reason)?,
+        reason: ExclusionReason::of_word(&message.reason)?,
         until: message.until_unix_ms.map(Timestamp),
         cause: cause(&message.cause),
         origin: origin_from_proto(&message.rule, message.original_status),
     })
-}
-
-fn reason(word: &str) -> Option<ExclusionReason> {
-    const REASONS: [ExclusionReason; 13] = [
-        ExclusionReason::NotAllowed,
-        ExclusionReason::ProtocolMismatch,
-        ExclusionReason::Terminal(TerminalKind::Expired),
-        ExclusionReason::Terminal(TerminalKind::CreditsExhausted),
-        ExclusionReason::Terminal(TerminalKind::Banned),
-        ExclusionReason::Disabled,
-        ExclusionReason::CircuitOpen,
-        ExclusionReason::ProviderCooldown,
-        ExclusionReason::EgressLocked,
-        ExclusionReason::ConnectionCooldown,
-        ExclusionReason::RequestExhaustion,
-        ExclusionReason::ModelLockout,
-        ExclusionReason::Unavailable,
-    ];
-    REASONS.into_iter().find(|reason| reason.as_str() == word)
 }
 
 fn cause(word: &str) -> Option<Reason> {

@@ -46,6 +46,10 @@ pub(crate) struct Options {
     pub(crate) waits: bool,
     /// There are combos that ask several models, and the model `j` of each provider.
     pub(crate) plans: bool,
+    /// Members of the combo beside `maxRetries`.
+    pub(crate) combo: Value,
+    /// Settings beside those about waits.
+    pub(crate) settings: Value,
 }
 
 impl Default for Options {
@@ -56,6 +60,8 @@ impl Default for Options {
             keys: true,
             waits: false,
             plans: false,
+            combo: json!({}),
+            settings: json!({}),
         }
     }
 }
@@ -134,6 +140,19 @@ fn document([one, two, ant]: [&FakeUpstream; 3], options: &Options) -> Document 
     };
     let key = json!({"id": "tester", "sha256": tidegate_core::config::key_hash(KEY)});
     let keys: Vec<Value> = if options.keys { vec![key] } else { Vec::new() };
+    let with = |mut members: Value, more: &Value| {
+        let more = more.as_object().unwrap().clone();
+        members.as_object_mut().unwrap().extend(more);
+        members
+    };
+    let combo = with(json!({"maxRetries": 0}), &options.combo);
+    let settings = with(
+        json!({
+            "comboCooldownWait": {"enabled": false},
+            "waitForCooldown": {"enabled": options.waits},
+        }),
+        &options.settings,
+    );
     serde_json::from_value(json!({
         "providers": [
             provider("one", "openai", one),
@@ -141,18 +160,15 @@ fn document([one, two, ant]: [&FakeUpstream; 3], options: &Options) -> Document 
             provider("ant", "anthropic", ant),
         ],
         "connections": [connection("one"), connection("two"), connection("ant")],
-        "combos": combos(options.plans),
+        "combos": combos(&combo, options.plans),
         "keys": keys,
-        "settings": {
-            "comboCooldownWait": {"enabled": false},
-            "waitForCooldown": {"enabled": options.waits},
-        },
+        "settings": settings,
     }))
     .unwrap()
 }
 
-fn combos(plans: bool) -> Value {
-    let duo = json!({"name": "duo", "steps": ["one/m", "two/m"], "config": {"maxRetries": 0}});
+fn combos(duo: &Value, plans: bool) -> Value {
+    let duo = json!({"name": "duo", "steps": ["one/m", "two/m"], "config": duo});
     if !plans {
         return json!([duo]);
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rstest::rstest;
 use serde_json::json;
-use tidegate_core::outcome::{Outcome, StreamFault, TransportFault};
+use tidegate_core::outcome::{LocalFault, Outcome, StreamFault, TransportFault};
 use tidegate_fake_upstream::{Mode, Selector};
 use tidegate_plane_client::Deadlines;
 
@@ -19,6 +19,7 @@ fn short() -> Options {
             readiness: limit,
             idle: limit,
             attempt: None,
+            target: None,
         },
         ..Options::default()
     }
@@ -71,6 +72,32 @@ async fn the_next_target_answers(#[case] mode: Mode, #[case] stream: bool) {
     assert_eq!(
         success.attempt.credential_version, 3,
         "the one that was sent"
+    );
+}
+
+/// A combo gives up a target that takes too long, and nobody is to blame for a limit of ours.
+#[rstest]
+#[case::no_headers(Mode::Hang, false)]
+#[case::no_headers_of_a_stream(Mode::Hang, true)]
+#[case::no_end(Mode::HeartbeatOnly { every: Duration::from_millis(20) }, false)]
+#[tokio::test]
+async fn a_target_that_takes_too_long_is_given_up(#[case] mode: Mode, #[case] stream: bool) {
+    let bench = Bench::start_with(Options {
+        combo: json!({"targetTimeoutMs": 1_000}),
+        ..Options::default()
+    })
+    .await;
+    bench.one.set_default(mode);
+    let reply = bench
+        .client
+        .post("/v1/chat/completions", &chat("duo", stream))
+        .await;
+    assert_eq!(reply.status, 200, "{reply:?}");
+    assert_eq!(reply.header("x-omniroute-provider"), Some("two"));
+    let heard = bench.control.heard();
+    assert_eq!(
+        heard.reports[0].0.outcome,
+        Outcome::Local(LocalFault::ExecutionExpired)
     );
 }
 

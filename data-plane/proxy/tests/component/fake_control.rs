@@ -200,8 +200,13 @@ impl FakeControl {
                 target: dispatch.target,
                 report_at_readiness: dispatch.report_at_readiness,
                 excluded: dispatch.excluded,
-                deadlines: self.deadlines,
+                deadlines: Deadlines {
+                    target: dispatch.timeout_ms.map(Duration::from_millis),
+                    ..self.deadlines
+                },
                 order: dispatch.order,
+                max_tools: dispatch.max_tools,
+                emergency_max_tokens: dispatch.emergency_max_tokens,
             })),
             Decision::TakeTurn(key) => panic!("nobody counts {key:?}"),
         }

@@ -295,15 +295,36 @@ fn vector_routing_r8() {
         json!({}),
         no_waits(),
     );
-    let journey = world.run(|_, before| {
+    world.catalogue(&[("p2/large", window(1_000_000))]);
+    let overflow_then_success = |_: &str, before| {
         if before == 0 {
             answer(400, OVERFLOW, None)
         } else {
             Reply::Success
         }
-    });
+    };
+    let journey = world.run(overflow_then_success);
     // Neither another account nor another target of the same model is asked.
     assert_eq!(journey.attempts, ["p1/c1/small", "p2/c3/large"]);
+
+    // Decision 50: the other model must be known to have a larger window.
+    for rows in [
+        vec![],
+        vec![("p1/small", window(1_000)), ("p2/large", window(1_000))],
+    ] {
+        world.catalogue(&rows);
+        world.so_far = AttemptsSoFar::default();
+        let journey = world.run(overflow_then_success);
+        assert_eq!(journey.attempts, ["p1/c1/small"], "{rows:?}");
+        assert!(journey.rejection().pass_through);
+    }
+}
+
+fn window(tokens: u64) -> ModelInfo {
+    ModelInfo {
+        context_window: Some(tokens),
+        ..ModelInfo::default()
+    }
 }
 
 #[test]

@@ -148,11 +148,27 @@ fn openai_and_claude() -> World {
     )
 }
 
-// The cases of §7.3, which are stated for `weighted`; decision 27 extends them to every strategy.
+/// The cases of §7.3, which are stated for `weighted`; decision 27 extends them to every strategy.
+fn weighted(connections: &[&str], steps: &[&str]) -> World {
+    let mut world = World::combo(connections, steps, json!({}), no_waits());
+    let name = ComboName::new("c").unwrap();
+    let entry = world.config.combos.get_mut(&name).unwrap();
+    entry.combo.strategy = crate::config::Strategy::Weighted;
+    world.change_targets(|targets| {
+        for target in targets {
+            target.weight = crate::number::Finite::ONE;
+        }
+    });
+    world
+}
+
+fn openai_and_claude_weighted() -> World {
+    weighted(&["openai/o", "claude/k"], &["openai/a", "claude/b"])
+}
 
 #[test]
-fn two_locked_targets_are_503_with_the_earlier_end() {
-    let mut world = openai_and_claude();
+fn vector_routing_c1() {
+    let mut world = openai_and_claude_weighted();
     world.connection_state("o", locked("a", 60_000));
     world.connection_state("k", locked("b", 120_000));
     let rejection = world.reject();
@@ -165,8 +181,8 @@ fn two_locked_targets_are_503_with_the_earlier_end() {
 }
 
 #[test]
-fn the_message_of_a_503_names_only_what_ends_by_itself() {
-    let mut world = openai_and_claude();
+fn vector_routing_c2() {
+    let mut world = openai_and_claude_weighted();
     world.connection_state("o", locked("a", 60_000));
     world
         .without_credential
@@ -181,8 +197,8 @@ fn the_message_of_a_503_names_only_what_ends_by_itself() {
 }
 
 #[test]
-fn nothing_that_ends_by_itself_is_404() {
-    let mut world = openai_and_claude();
+fn vector_routing_c3() {
+    let mut world = openai_and_claude_weighted();
     for connection in ["o", "k"] {
         world
             .without_credential
@@ -196,13 +212,43 @@ fn nothing_that_ends_by_itself_is_404() {
 }
 
 #[test]
-fn a_breaker_with_half_a_second_left_is_503_with_one_second() {
-    let mut world = World::combo(&["p1/k1"], &["p1/m"], json!({}), no_waits());
+fn vector_routing_c4() {
+    let mut world = weighted(&["p1/k1"], &["p1/m"]);
     world.open_breaker("p1", 500);
     let rejection = world.reject();
     assert_eq!(status_and_retry_after(&rejection), (503, Some(1)));
     assert_eq!(rejection.excluded.len(), 1);
     assert_eq!(rejection.excluded[0].connection, None);
+}
+
+#[test]
+fn vector_routing_c5() {
+    let mut world = weighted(&["p1/k1"], &["p1/m"]);
+    world.change_targets(Vec::clear);
+    let rejection = world.reject();
+    assert_eq!(status_and_retry_after(&rejection), (404, None));
+    assert_eq!(rejection.code, "no_executable_targets");
+    assert_eq!(rejection.pool_size, 0);
+}
+
+/// A step that stands for two targets, of which one is locked, takes part in the draw: whatever the draw, it is the
+/// healthy one that is used.
+#[test]
+fn vector_routing_c6() {
+    let mut world = weighted(
+        &["openai/o", "openai/p", "claude/k"],
+        &["openai/o/a", "openai/p/a", "claude/k/b"],
+    );
+    world.change_targets(|targets| {
+        targets[1].group = 0;
+        targets[2].group = 2;
+        targets[2].weight = crate::number::Finite::ZERO;
+    });
+    world.connection_state("o", locked("a", 60_000));
+    for random in 0..100 {
+        world.random = random;
+        assert_eq!(world.dispatch().connection.as_str(), "p");
+    }
 }
 
 #[test]

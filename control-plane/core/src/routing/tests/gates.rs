@@ -5,6 +5,8 @@ use rstest::rstest;
 use super::*;
 use crate::classify::TerminalKind;
 use crate::cooldown::Terminal;
+use crate::number::Finite;
+use crate::telemetry::QuotaWindow;
 
 fn one_target() -> World {
     World::combo(&["p1/k1"], &["p1/m"], json!({}), no_waits())
@@ -30,6 +32,11 @@ fn only_exclusion(world: &World) -> Exclusion {
 }
 
 #[rstest]
+#[case(ExclusionReason::TagMismatch, "tag_mismatch", false)]
+#[case(ExclusionReason::CapabilityMismatch, "capability_mismatch", false)]
+#[case(ExclusionReason::ContextWindow, "context_window", false)]
+#[case(ExclusionReason::RetryBudget, "retry_budget", false)]
+#[case(ExclusionReason::QuotaCutoff, "quota_cutoff", true)]
 #[case(ExclusionReason::NotAllowed, "not_allowed", false)]
 #[case(ExclusionReason::ProtocolMismatch, "protocol_mismatch", false)]
 #[case(
@@ -57,6 +64,7 @@ fn only_exclusion(world: &World) -> Exclusion {
 #[case(ExclusionReason::Unavailable, "unavailable", false)]
 fn words_of_the_wire(#[case] reason: ExclusionReason, #[case] word: &str, #[case] is_timer: bool) {
     assert_eq!((reason.as_str(), reason.is_timer()), (word, is_timer));
+    assert_eq!(ExclusionReason::of_word(word), Some(reason));
 }
 
 #[test]
@@ -299,4 +307,126 @@ fn a_combo_waits_for_the_gate() {
     let journey = world.run(|_, _| Reply::Success);
     assert_eq!(journey.cooldown_waits(), [2_050]);
     assert_eq!(journey.attempts, ["p1/k1/m"]);
+}
+
+#[test]
+fn a_step_uses_only_its_accounts() {
+    let mut world = World::combo(&["p1/k1", "p1/k2"], &["p1/m"], json!({}), no_waits());
+    world.change_targets(|targets| {
+        targets[0].allowed_connections = vec![ConnectionId::new("k2").unwrap()]
+    });
+    let dispatch = world.dispatch();
+    assert_eq!(dispatch.connection.as_str(), "k2");
+    assert_eq!(dispatch.excluded[0].reason, ExclusionReason::NotAllowed);
+}
+
+fn used(share: f64, resets_in_ms: Option<u64>) -> QuotaWindow {
+    QuotaWindow {
+        used: Finite::new(share).unwrap(),
+        resets_at: resets_in_ms.map(|ms| START.plus_ms(ms)),
+    }
+}
+
+fn quota(world: &mut World, connection: &str, snapshot: QuotaSnapshot) {
+    let connection = ConnectionId::new(connection).unwrap();
+    world
+        .telemetry
+        .quotas
+        .insert(connection, Arc::new(snapshot));
+}
+
+/// `fill-first` over two pinned accounts, of which the first has used so much of its week.
+fn cut_off_at(first_used: f64, enabled: bool) -> World {
+    let mut settings = no_waits();
+    settings["quotaPreflight"] = json!({"enabled": enabled});
+    let steps = ["p1/a/m", "p1/b/m"];
+    let mut world = World::combo(&["p1/a", "p1/b"], &steps, json!({}), settings);
+    let name = ComboName::new("c").unwrap();
+    world.config.combos.get_mut(&name).unwrap().combo.strategy = crate::config::Strategy::FillFirst;
+    let snapshot = QuotaSnapshot {
+        session: Some(used(0.5, Some(1_000))),
+        weekly: Some(used(first_used, Some(9_000))),
+        ..QuotaSnapshot::default()
+    };
+    quota(&mut world, "a", snapshot);
+    world
+}
+
+#[test]
+fn vector_routing_v_ff2() {
+    let dispatch = cut_off_at(0.98, true).dispatch();
+    assert_eq!(dispatch.connection.as_str(), "b");
+    let exclusion = &dispatch.excluded[0];
+    assert_eq!(exclusion.reason, ExclusionReason::QuotaCutoff);
+    assert_eq!(exclusion.until, Some(START.plus_ms(9_000)));
+    assert_eq!(cut_off_at(0.97, true).dispatch().connection.as_str(), "a");
+    assert_eq!(cut_off_at(0.98, false).dispatch().connection.as_str(), "a");
+}
+
+#[rstest]
+#[case::nothing_known(QuotaSnapshot::default(), None)]
+#[case::reset_passed(
+    QuotaSnapshot { weekly: Some(used(1.0, Some(0))), ..QuotaSnapshot::default() },
+    None
+)]
+#[case::the_longest_counts(
+    QuotaSnapshot {
+        session: Some(used(1.0, Some(3_000))),
+        weekly: Some(used(0.99, Some(8_000))),
+        monthly: Some(used(0.5, Some(99_000))),
+        ..QuotaSnapshot::default()
+    },
+    Some(Some(8_000))
+)]
+#[case::one_without_an_end(
+    QuotaSnapshot {
+        session: Some(used(1.0, Some(3_000))),
+        weekly: Some(used(1.0, None)),
+        ..QuotaSnapshot::default()
+    },
+    Some(None)
+)]
+#[case::of_this_model(
+    QuotaSnapshot {
+        weekly_by_model: vec![(ModelId::new("m").unwrap(), used(1.0, Some(4_000)))],
+        ..QuotaSnapshot::default()
+    },
+    Some(Some(4_000))
+)]
+#[case::of_another_model(
+    QuotaSnapshot {
+        weekly_by_model: vec![(ModelId::new("n").unwrap(), used(1.0, Some(4_000)))],
+        ..QuotaSnapshot::default()
+    },
+    None
+)]
+#[case::of_the_whole(
+    QuotaSnapshot {
+        used: Some(Finite::ONE),
+        resets_at: Some(START.plus_ms(5_000)),
+        ..QuotaSnapshot::default()
+    },
+    Some(Some(5_000))
+)]
+#[case::the_provider_says_so(
+    QuotaSnapshot { limit_reached: true, ..QuotaSnapshot::default() },
+    Some(None)
+)]
+fn an_account_is_cut_off_until(
+    #[case] snapshot: QuotaSnapshot,
+    #[case] expected: Option<Option<u64>>,
+) {
+    let mut settings = json!({"quotaPreflight": {"enabled": true}});
+    settings["comboCooldownWait"] = json!({"enabled": false});
+    let mut world = World::combo(&["p1/a"], &["p1/m"], json!({}), settings);
+    quota(&mut world, "a", snapshot);
+    match expected {
+        None => assert_eq!(world.dispatch().connection.as_str(), "a"),
+        Some(ends_in_ms) => {
+            let exclusion = only_exclusion(&world);
+            assert_eq!(exclusion.reason, ExclusionReason::QuotaCutoff);
+            assert_eq!(exclusion.until, ends_in_ms.map(|ms| START.plus_ms(ms)));
+            assert_eq!(exclusion.cause, Some(Reason::QuotaExhausted));
+        }
+    }
 }

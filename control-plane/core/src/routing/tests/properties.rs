@@ -73,6 +73,7 @@ prop_compose! {
             scope,
             origin: None,
             spent_model: None,
+            over_budget: false,
         }
     }
 }
@@ -131,7 +132,7 @@ prop_compose! {
                 target: if wild { target.wrapping_mul(u32::MAX / 3) } else { target },
             })
             .collect();
-        AttemptsSoFar { attempts, waits, waited_ms, order, elsewhere }
+        AttemptsSoFar { attempts, waits, waited_ms, order, elsewhere, ..AttemptsSoFar::default() }
     }
 }
 
@@ -208,5 +209,143 @@ proptest! {
                     prop_assert!(false, "neither sends nor ends: {other:?}");
                 }
         }
+    }
+}
+
+/// Strategies that order targets.
+const ORDERS: [crate::config::Strategy; 17] = {
+    use crate::config::Strategy as S;
+    [
+        S::Priority,
+        S::Weighted,
+        S::RoundRobin,
+        S::ContextRelay,
+        S::FillFirst,
+        S::P2c,
+        S::Random,
+        S::LeastUsed,
+        S::CostOptimized,
+        S::ResetAware,
+        S::ResetWindow,
+        S::Headroom,
+        S::StrictRandom,
+        S::Auto,
+        S::Lkgp,
+        S::ContextOptimized,
+        S::CacheOptimized,
+    ]
+};
+
+/// What may stand in the way of a target.
+#[derive(Clone, Copy, Debug)]
+enum Obstacle {
+    None,
+    Cooling,
+    NoCredential,
+    OpenBreaker,
+    Blind,
+    Limited,
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 128, ..ProptestConfig::default() })]
+
+    // A request whose every attempt fails in a way that rules out nothing else is sent to each eligible target exactly
+    // once, and to no excluded one, in the order that an explanation shows.
+    #[test]
+    fn every_eligible_target_is_tried_once_and_no_other(
+        strategy in prop::sample::select(ORDERS.to_vec()),
+        obstacles in prop::collection::vec(
+            prop::sample::select(vec![
+                Obstacle::None,
+                Obstacle::None,
+                Obstacle::Cooling,
+                Obstacle::NoCredential,
+                Obstacle::OpenBreaker,
+                Obstacle::Blind,
+                Obstacle::Limited,
+            ]),
+            1..8,
+        ),
+        weights in prop::collection::vec(0_u32..3, 8),
+        random in any::<u64>(),
+    ) {
+        let names: Vec<(String, String)> = (0..obstacles.len())
+            .map(|index| (format!("p{index}/k{index}"), format!("p{index}/k{index}/m{index}")))
+            .collect();
+        let connections: Vec<&str> = names.iter().map(|(name, _)| name.as_str()).collect();
+        let steps: Vec<&str> = names.iter().map(|(_, step)| step.as_str()).collect();
+        let mut world = World::combo(&connections, &steps, json!({"maxRetries": 0}), no_waits());
+        let mut document = Document::clone(&world.config.document);
+        document.combos[0].strategy = strategy;
+        world.config = Config::build(document, 1, &Overrides::default()).unwrap();
+        world.counters = Counters::of(&world.config, None, random);
+        world.random = random;
+        world.facts.vision = true;
+        world.facts.tools = 10;
+        let mut rows = Vec::new();
+        for (index, obstacle) in obstacles.iter().enumerate() {
+            world.change_targets(|targets| targets[index].weight = weights[index].into());
+            match obstacle {
+                Obstacle::None => {}
+                Obstacle::Cooling => world
+                    .connection_state(&format!("k{index}"), cooling(60_000, Reason::ServerError)),
+                Obstacle::NoCredential => {
+                    let connection = ConnectionId::new(format!("k{index}")).unwrap();
+                    world.without_credential.insert(connection);
+                }
+                Obstacle::OpenBreaker => world.open_breaker(&format!("p{index}"), 60_000),
+                Obstacle::Blind => rows.push((
+                    format!("p{index}/m{index}"),
+                    ModelInfo { vision: Some(false), ..ModelInfo::default() },
+                )),
+                Obstacle::Limited => {
+                    let provider = ProviderId::new(format!("p{index}")).unwrap();
+                    world.telemetry.tool_limits.insert(provider, 5);
+                }
+            }
+        }
+        let rows: Vec<(&str, ModelInfo)> =
+            rows.iter().map(|(name, info)| (name.as_str(), info.clone())).collect();
+        world.catalogue(&rows);
+
+        if let Decision::Dispatch(first) = world.decide() {
+            prop_assert!(world.with_input(explain).targets.iter().any(|target| target.chosen));
+            // What the request carries along from here on, so that nobody's turn comes in between.
+            world.so_far.order = first.order;
+        }
+        let explained = world.with_input(explain);
+        let eligible: Vec<String> = explained
+            .targets
+            .iter()
+            .filter(|target| target.exclusions.is_empty())
+            .map(|target| {
+                let connection = target.connection.as_ref().unwrap();
+                format!("{}/{connection}/{}", target.provider, target.model)
+            })
+            .collect();
+        if !world.so_far.order.is_empty() {
+            prop_assert_eq!(&explained.decision, &world.decide());
+        }
+        let mut tried = Vec::new();
+        loop {
+            match world.decide() {
+                Decision::Dispatch(dispatch) => {
+                    tried.push(format!(
+                        "{}/{}/{}",
+                        dispatch.provider, dispatch.connection, dispatch.model
+                    ));
+                    let unsupported = r#"{"error":{"message":"unsupported model"}}"#;
+                    world.fail(&dispatch, &upstream_error(400, unsupported, None));
+                }
+                Decision::Reject(_) => break,
+                other @ (Decision::Wait(_) | Decision::TakeTurn(_) | Decision::Plan(_)) => {
+                    prop_assert!(false, "unexpected {other:?}");
+                }
+            }
+        }
+        let once: BTreeSet<&String> = tried.iter().collect();
+        prop_assert_eq!(once.len(), tried.len());
+        prop_assert_eq!(tried, eligible);
     }
 }

@@ -342,6 +342,8 @@ fn good_leaf(shape: Shape) -> BoxedStrategy<Value> {
         Shape::Numbers { each, .. } => prop::collection::vec(within(each), 0..4)
             .prop_map(Value::from)
             .boxed(),
+        Shape::Share => (0.0..=1.0).prop_map(Value::from).boxed(),
+        Shape::Text => "[a-z]{1,8}".prop_map(Value::from).boxed(),
         Shape::Entries | Shape::Members(_) => Just(Value::Null).boxed(),
     }
 }

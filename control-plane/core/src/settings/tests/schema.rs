@@ -74,7 +74,11 @@ fn complete(schema: &mut Value, path: &str, known: &[Member], defaults: &BTreeMa
                 bound(&mut property["items"], each);
                 property["maxItems"] = json!(most);
             }
-            Shape::Flag | Shape::Entries => {}
+            Shape::Share => {
+                property["minimum"] = json!(0);
+                property["maximum"] = json!(1);
+            }
+            Shape::Flag | Shape::Text | Shape::Entries => {}
         }
         property["default"] = defaults[&path].clone();
     }
@@ -229,7 +233,8 @@ fn rows(
             }
             Shape::Whole(bounds) => range(bounds),
             Shape::Numbers { each, most } => format!("{} each, at most {most}", range(each)),
-            Shape::Flag | Shape::Entries => String::new(),
+            Shape::Share => "0 to 1".to_owned(),
+            Shape::Flag | Shape::Text | Shape::Entries => String::new(),
         };
         let default = if path.contains("<class>") {
             CLASSES

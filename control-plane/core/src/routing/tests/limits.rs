@@ -1,0 +1,273 @@
+//! Limits of the walk: times, delays, retry budgets, protected targets, the turn of the next (`routing.md` §5, decision 49).
+
+use rstest::rstest;
+
+use super::*;
+use crate::config::Strategy;
+
+fn three(combo: Value) -> World {
+    World::combo(
+        &["p1/c1", "p2/c2", "p3/c3"],
+        &["p1/c1/m", "p2/c2/m", "p3/c3/m"],
+        combo,
+        no_waits(),
+    )
+}
+
+#[test]
+fn an_attempt_is_limited_by_the_target_and_by_what_is_left_of_the_request() {
+    let mut world = three(json!({"comboTimeoutMs": 130_000}));
+    assert_eq!(world.dispatch().timeout_ms, Some(120_000));
+    world.so_far.elapsed_ms = 100_000;
+    assert_eq!(world.dispatch().timeout_ms, Some(30_000));
+    let world = three(json!({"targetTimeoutMs": 5_000}));
+    assert_eq!(world.dispatch().timeout_ms, Some(5_000));
+    let mut world = three(json!({}));
+    world.facts.model = "p1/m".to_owned();
+    world.so_far.elapsed_ms = 700_000;
+    assert_eq!(world.dispatch().timeout_ms, None);
+}
+
+#[rstest]
+#[case::own_limit(json!({"comboTimeoutMs": 5_000}), 5_000)]
+#[case::safety(json!({}), 600_000)]
+#[case::safety_where_it_is_off(json!({"comboTimeoutMs": 0}), 600_000)]
+fn a_request_whose_time_is_up_ends(#[case] combo: Value, #[case] limit_ms: u64) {
+    let mut world = three(combo);
+    world.so_far.elapsed_ms = limit_ms - 1;
+    let first = world.dispatch();
+    world.fail(&first, &upstream_error(503, "", None));
+    world.so_far.elapsed_ms = limit_ms;
+    let rejection = world.reject();
+    assert_eq!(
+        (rejection.status, rejection.code.as_str()),
+        (504, "COMBO_TIMEOUT")
+    );
+    assert_eq!(rejection.attempted, 1);
+}
+
+#[test]
+fn nothing_is_waited_for_that_comes_after_the_end() {
+    let mut world = three(json!({"comboTimeoutMs": 2_000})).without_cooling();
+    let journey = world.run(|_, _| status(503));
+    // The retry would come exactly when the time is up.
+    assert_eq!(journey.attempts.len(), 1);
+    assert_eq!(journey.rejection().code, "COMBO_TIMEOUT");
+
+    let mut world = World::combo(
+        &["p1/k1"],
+        &["p1/m"],
+        json!({"comboTimeoutMs": 20_000}),
+        json!({}),
+    );
+    let journey = world.run(|_, _| answer(429, "", Some("20")));
+    assert_eq!(journey.attempts.len(), 1);
+    let rejection = journey.rejection();
+    assert_eq!(
+        (rejection.status, rejection.retry_after_secs),
+        (429, Some(20))
+    );
+}
+
+#[rstest]
+#[case::no_longer_than_the_cooldown(json!({"fallbackDelayMs": 60_000}), status(503), &[5_000])]
+#[case::no_longer_than_set(json!({"fallbackDelayMs": 700}), status(502), &[700])]
+#[case::default(json!({}), status(503), &[])]
+#[case::another_status(json!({"fallbackDelayMs": 700}), status(500), &[])]
+#[case::a_long_cooldown(json!({"fallbackDelayMs": 700}), answer(503, "", Some("6")), &[])]
+fn the_next_target_is_kept_waiting(
+    #[case] combo: Value,
+    #[case] reply: Reply,
+    #[case] expected: &[u64],
+) {
+    let mut settings = no_waits();
+    settings["connectionCooldown"] = json!({"apikey": {"baseCooldownMs": 5_000}});
+    let mut world = World::combo(&["p1/k1", "p2/k2"], &["p1/a", "p2/b"], combo, settings);
+    let journey = world.run(|name, _| {
+        if name.starts_with("p1") {
+            reply.clone()
+        } else {
+            Reply::Success
+        }
+    });
+    assert_eq!(journey.attempts, ["p1/k1/a", "p2/k2/b"]);
+    let waits: Vec<u64> = journey.waits.iter().map(|wait| wait.wait_ms).collect();
+    assert_eq!(waits, expected);
+}
+
+#[test]
+fn a_target_without_a_cooldown_keeps_nobody_waiting() {
+    let combo = json!({"fallbackDelayMs": 700, "maxRetries": 0});
+    let journey = three(combo).without_cooling().run(|_, _| status(503));
+    assert_eq!((journey.attempts.len(), journey.waits.len()), (3, 0));
+}
+
+const BAD_PARAMETER: &str = r#"{"error":{"message":"parameter is illegal"}}"#;
+
+#[test]
+fn the_same_fault_at_three_targets_in_a_row_is_believed() {
+    let connections = ["p1/c1", "p2/c2", "p3/c3", "p4/c4"];
+    let steps = ["p1/a", "p2/b", "p3/c", "p4/d"];
+    let mut world = World::combo(
+        &connections,
+        &steps,
+        json!({"maxSetRetries": 1}),
+        no_waits(),
+    );
+    let journey = world.run(|_, _| answer(400, BAD_PARAMETER, None));
+    assert_eq!(journey.attempts.len(), 3);
+    let rejection = journey.rejection();
+    assert_eq!((rejection.status, rejection.pass_through), (400, true));
+
+    let mut world = World::combo(&connections, &steps, json!({}), no_waits()).without_cooling();
+    let journey = world.run(|_, before| {
+        if before == 1 {
+            status(401)
+        } else {
+            answer(400, BAD_PARAMETER, None)
+        }
+    });
+    assert_eq!(journey.attempts.len(), 4);
+}
+
+fn protected() -> World {
+    let mut world = three(json!({"maxRetries": 1})).without_cooling();
+    world.change_targets(|targets| targets[0].fallback_only_on_quota_exhaustion = true);
+    world
+}
+
+const QUOTA: &str = r#"{"error":{"message":"monthly quota exceeded"}}"#;
+
+#[test]
+fn a_protected_target_is_left_only_when_its_quota_is_used_up() {
+    let journey = protected().run(|_, before| {
+        if before == 0 {
+            answer(429, QUOTA, None)
+        } else {
+            Reply::Success
+        }
+    });
+    assert_eq!(journey.attempts, ["p1/c1/m", "p2/c2/m"]);
+
+    let journey = protected().run(|_, before| {
+        if before == 0 {
+            status(503)
+        } else {
+            answer(429, QUOTA, None)
+        }
+    });
+    // Retried on the same target; one of its failures was no quota.
+    assert_eq!(journey.attempts, ["p1/c1/m", "p1/c1/m"]);
+    let rejection = journey.rejection();
+    assert_eq!((rejection.status, rejection.pass_through), (429, true));
+
+    // What was skipped before anything was sent does not stop the walk.
+    let mut world = protected();
+    world.connection_state("c1", cooling(60_000, Reason::ServerError));
+    assert_eq!(world.dispatch().provider.as_str(), "p2");
+}
+
+#[test]
+fn only_priority_protects() {
+    let mut world = protected();
+    let name = ComboName::new("c").unwrap();
+    world.config.combos.get_mut(&name).unwrap().combo.strategy = Strategy::FillFirst;
+    let journey = world.run(|_, _| status(401));
+    assert_eq!(journey.attempts.len(), 3);
+}
+
+#[test]
+fn a_spent_budget_of_the_combo_ends_the_request_with_its_last_failure() {
+    let mut world = three(json!({})).without_cooling();
+    world.so_far.budget_spent = true;
+    let first = world.dispatch();
+    world.fail(&first, &upstream_error(503, "busy", Some("7")));
+    let rejection = world.reject();
+    assert_eq!(
+        (rejection.status, rejection.code.as_str()),
+        (503, "retry_budget_spent")
+    );
+    assert_eq!(rejection.retry_after_secs, Some(7));
+    assert!(rejection.pass_through);
+}
+
+#[test]
+fn a_spent_budget_of_a_provider_keeps_retries_from_it() {
+    let mut world = three(json!({})).without_cooling();
+    world.so_far.spent_providers = vec![
+        ProviderId::new("p1").unwrap(),
+        ProviderId::new("p2").unwrap(),
+    ];
+    let journey = world.run(|_, _| status(503));
+    // The first attempt is no retry.
+    assert_eq!(journey.attempts, ["p1/c1/m", "p3/c3/m", "p3/c3/m"]);
+    assert_eq!(journey.rejection().status, 503);
+}
+
+#[test]
+fn a_spent_budget_is_waited_for_by_nobody() {
+    let mut world = World::combo(&["p1/k1"], &["p1/m"], json!({}), json!({}));
+    world.so_far.spent_providers = vec![ProviderId::new("p1").unwrap()];
+    let journey = world.run(|_, _| answer(429, "", Some("20")));
+    assert_eq!((journey.attempts.len(), journey.waits.len()), (1, 0));
+    assert_eq!(journey.rejection().status, 429);
+}
+
+/// Heads and, after a failure, the target that served, of requests to a `round-robin` combo of A, B and C. `fails` says
+/// which requests fail at their head.
+fn rotation(limit: u32, requests: usize, fails: &[usize]) -> Vec<String> {
+    let mut world = three(json!({"stickyRoundRobinLimit": limit, "maxRetries": 0}));
+    let mut document = Document::clone(&world.config.document);
+    document.combos[0].strategy = Strategy::RoundRobin;
+    for connection in &mut document.connections {
+        connection.disable_cooling = true;
+    }
+    world.config = Config::build(document, 1, &Overrides::default()).unwrap();
+    // A replica starts anywhere; this one starts at A.
+    world.counters = (0..)
+        .map(|seed| Counters::of(&world.config, None, seed))
+        .find(|counters| {
+            let key = strategy::TurnKey {
+                scope: strategy::Scope::Combo(ComboName::new("c").unwrap()),
+                purpose: strategy::TurnPurpose::RoundRobin,
+            };
+            let next = strategy::Turns::peek(&DecisionTurns::peeking(counters), &key);
+            next.is_multiple_of(u64::from(3 * limit))
+        })
+        .unwrap();
+    (0..requests)
+        .map(|request| {
+            world.so_far = AttemptsSoFar::default();
+            let mut served = String::new();
+            for _ in 0..2 {
+                let dispatch = world.dispatch();
+                assert!(world.counters.settle(&dispatch));
+                served.push(
+                    ["A", "B", "C"][usize::try_from(dispatch.target).unwrap()]
+                        .chars()
+                        .next()
+                        .unwrap(),
+                );
+                if served.len() > 1 || !fails.contains(&request) {
+                    break;
+                }
+                world.fail(&dispatch, &upstream_error(503, "", None));
+                world.so_far.order = dispatch.order;
+            }
+            served
+        })
+        .collect()
+}
+
+#[rstest]
+#[case::each_in_turn(1, &[], &["A", "B", "C", "A", "B"])]
+#[case::three_at_a_time(3, &[], &["A", "A", "A", "B", "B", "B", "C", "C", "C", "A"])]
+#[case::failure_within_a_batch(3, &[2], &["A", "A", "AB", "B", "B", "C"])]
+#[case::failure_in_turn(1, &[0], &["AB", "C", "A"])]
+fn the_rotation_goes_on_from_the_target_that_served(
+    #[case] limit: u32,
+    #[case] fails: &[usize],
+    #[case] expected: &[&str],
+) {
+    assert_eq!(rotation(limit, expected.len(), fails), expected);
+}

@@ -1,0 +1,163 @@
+//! Settings of how requests are routed: the quota cut-off, the retry budget and the emergency fallback.
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::Violations;
+use crate::ids::{ModelId, ProviderId};
+use crate::number::Finite;
+
+use super::members::{Bounds, Member};
+use super::{Overrides, Settings};
+
+/// Whether there is an emergency fallback where nobody says.
+pub(super) const EMERGENCY_FALLBACK_ENABLED: bool = true;
+/// Most phrases of the emergency fallback.
+const MAX_PHRASES: usize = 64;
+/// Longest phrase, in characters.
+const MAX_PHRASE_CHARACTERS: usize = 200;
+
+/// Members of `quotaPreflight`.
+pub(super) const QUOTA_PREFLIGHT: &[Member] = &[
+    Member::flag("enabled"),
+    Member::whole("cutoffPercent", Bounds::same(0, 100)),
+];
+
+/// Members of `retryBudget`.
+pub(super) const RETRY_BUDGET: &[Member] = &[
+    Member::share("ratio"),
+    Member::whole("floor", Bounds::same(0, 10_000)),
+];
+
+/// Members of `emergencyFallback`.
+pub(super) const EMERGENCY_FALLBACK: &[Member] = &[
+    Member::flag("enabled"),
+    Member::text("provider"),
+    Member::text("model"),
+    Member::whole("maxOutputTokens", Bounds::same(1, 1_000_000)),
+    Member::entries("phrases"),
+];
+
+/// `quotaPreflight` (`routing.md` §3, gate 6).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct QuotaPreflightSettings {
+    /// Accounts with too little quota left are left out before anything is sent to them.
+    pub enabled: bool,
+    /// What is too little, in percent of a quota window.
+    pub cutoff_percent: u32,
+}
+
+/// `retryBudget` (decision 49). A combo may set its own `retryBudgetRatio`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct RetryBudgetSettings {
+    /// Share of the requests in flight that may be retries, per combo and per provider; 0 = no limit.
+    pub ratio: Finite,
+    /// Retries in flight that are always allowed, in the whole fleet.
+    pub floor: u32,
+}
+
+/// `emergencyFallback` (`routing.md` §13.4, decisions 34 and 50).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct EmergencyFallbackSettings {
+    /// A request that fails because money or quota is used up goes to the model below, once and never with tools.
+    /// Unset = as the environment says, else yes. It needs a connection at the provider.
+    pub enabled: Option<bool>,
+    /// Provider of the model.
+    pub provider: String,
+    /// The model.
+    pub model: String,
+    /// Longest answer it is asked for, in tokens.
+    pub max_output_tokens: u32,
+    /// Texts of an answer that say that money or quota is used up, compared without regard to case; at most 64 of 1 to
+    /// 200 characters. A 402 says so without any.
+    pub phrases: Vec<String>,
+}
+
+impl Default for QuotaPreflightSettings {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            cutoff_percent: 2,
+        }
+    }
+}
+
+impl Default for RetryBudgetSettings {
+    fn default() -> Self {
+        Self {
+            ratio: Finite::new(0.2).unwrap_or(Finite::ZERO),
+            floor: 10,
+        }
+    }
+}
+
+impl Default for EmergencyFallbackSettings {
+    fn default() -> Self {
+        Self {
+            enabled: None,
+            provider: "nvidia".to_owned(),
+            model: "openai/gpt-oss-120b".to_owned(),
+            max_output_tokens: 4_096,
+            phrases: [
+                "insufficient funds",
+                "budget exceeded",
+                "quota exceeded",
+                "billing",
+                "payment required",
+                "out of credits",
+                "no credits",
+                "credit limit",
+                "spending limit",
+                "saldo insuficiente",
+                "sem créditos",
+                "limite de gastos",
+            ]
+            .map(str::to_owned)
+            .to_vec(),
+        }
+    }
+}
+
+impl Settings {
+    /// Fills in what the environment decides.
+    pub(crate) fn with_overrides(mut self, overrides: &Overrides) -> Self {
+        let enabled = &mut self.emergency_fallback.enabled;
+        *enabled = Some(
+            enabled
+                .or(overrides.emergency_fallback())
+                .unwrap_or(EMERGENCY_FALLBACK_ENABLED),
+        );
+        self
+    }
+}
+
+/// Everything that is out of bounds.
+pub(super) fn conflicts(settings: &Settings, found: &mut Violations) {
+    let fallback = &settings.emergency_fallback;
+    if let Err(error) = ProviderId::new(&fallback.provider) {
+        found.push("emergencyFallback.provider", error.to_string());
+    }
+    if let Err(error) = ModelId::new(&fallback.model) {
+        found.push("emergencyFallback.model", error.to_string());
+    }
+    let phrases = &fallback.phrases;
+    if !found.at_most("emergencyFallback.phrases", phrases.len(), MAX_PHRASES) {
+        return;
+    }
+    for (index, phrase) in phrases.iter().enumerate() {
+        let characters = phrase.chars().count();
+        if phrase.trim().is_empty() || characters > MAX_PHRASE_CHARACTERS {
+            found.push(
+                format!("emergencyFallback.phrases[{index}]"),
+                format!(
+                    "must have 1 to {MAX_PHRASE_CHARACTERS} characters and not be blank, has {characters}"
+                ),
+            );
+        }
+    }
+}

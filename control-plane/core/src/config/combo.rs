@@ -75,33 +75,45 @@ pub enum Strategy {
     QuotaShare,
 }
 
-impl Strategy {
-    /// Its word in documents and headers.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Priority => "priority",
-            Self::Weighted => "weighted",
-            Self::RoundRobin => "round-robin",
-            Self::ContextRelay => "context-relay",
-            Self::FillFirst => "fill-first",
-            Self::P2c => "p2c",
-            Self::Random => "random",
-            Self::LeastUsed => "least-used",
-            Self::CostOptimized => "cost-optimized",
-            Self::ResetAware => "reset-aware",
-            Self::ResetWindow => "reset-window",
-            Self::Headroom => "headroom",
-            Self::StrictRandom => "strict-random",
-            Self::Auto => "auto",
-            Self::Lkgp => "lkgp",
-            Self::ContextOptimized => "context-optimized",
-            Self::CacheOptimized => "cache-optimized",
-            Self::Fusion => "fusion",
-            Self::Pipeline => "pipeline",
-            Self::QuotaShare => "quota-share",
+/// One list of all strategies with their words: a variant that is missing does not compile.
+macro_rules! strategies {
+    ($($variant:ident => $word:literal,)+) => {
+        impl Strategy {
+            /// Every strategy.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            /// Its word in documents and headers.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $word,)+
+                }
+            }
         }
-    }
+    };
+}
+
+strategies! {
+    Priority => "priority",
+    Weighted => "weighted",
+    RoundRobin => "round-robin",
+    ContextRelay => "context-relay",
+    FillFirst => "fill-first",
+    P2c => "p2c",
+    Random => "random",
+    LeastUsed => "least-used",
+    CostOptimized => "cost-optimized",
+    ResetAware => "reset-aware",
+    ResetWindow => "reset-window",
+    Headroom => "headroom",
+    StrictRandom => "strict-random",
+    Auto => "auto",
+    Lkgp => "lkgp",
+    ContextOptimized => "context-optimized",
+    CacheOptimized => "cache-optimized",
+    Fusion => "fusion",
+    Pipeline => "pipeline",
+    QuotaShare => "quota-share",
 }
 
 /// How an account is chosen among a provider's connections (decision 25). The same code as the strategies of combos.

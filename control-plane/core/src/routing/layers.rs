@@ -3,13 +3,14 @@
 //!
 //! Session stickiness puts the account first that served the last turn of the conversation. Prompt-cache affinity
 //! orders by the rendezvous hash of `cache-optimized`; where the order of the models matters it only chooses among the
-//! accounts of each.
+//! accounts of each. Neither moves what the strategy put behind on purpose, such as what is over the budget of `auto`
+//! ([`Ordered::movable`]).
 
 use crate::config::{ComboConfig, Strategy};
 
 use super::strategy::rendezvous::Rendezvous;
 use super::strategy::score::ROUNDING;
-use super::strategy::{Question, auto, headroom};
+use super::strategy::{Ordered, Question, auto, headroom, place};
 
 /// Share of quota that an account must have left for a conversation to stay with it.
 const LEAST_HEADROOM: f64 = 0.15;
@@ -31,11 +32,13 @@ pub(super) fn any(config: &ComboConfig) -> bool {
 }
 
 /// Applies the layers that the combo has on to the order that its strategy made.
-pub(super) fn apply(order: &mut [usize], question: &Question<'_>, strategy: Strategy) {
+pub(super) fn apply(ordered: &mut Ordered, question: &Question<'_>, strategy: Strategy) {
     if matches!(strategy, Strategy::Fusion | Strategy::Pipeline) {
         // They send to every target, and where it stands matters.
         return;
     }
+    let movable = ordered.movable.min(ordered.order.len());
+    let order = ordered.order.get_mut(..movable).unwrap_or_default();
     let stuck = stick(order, question, strategy);
     let scope = cache_scope(question, strategy);
     if scope == CacheScope::Off {
@@ -87,8 +90,8 @@ fn stick(order: &mut [usize], question: &Question<'_>, strategy: Strategy) -> bo
     if strategy == Strategy::RoundRobin {
         // The rotation starts there and goes on cyclically.
         order.rotate_left(position);
-    } else if let Some(head) = order.get_mut(..=position) {
-        head.rotate_right(1);
+    } else {
+        place::to_front(order, position);
     }
     true
 }

@@ -104,7 +104,7 @@ impl Sequence {
             ordering.order(&question)?
         };
         ordered.order.truncate(ordered.usable);
-        layers::apply(&mut ordered.order, &question, scene.route.strategy);
+        layers::apply(&mut ordered, &question, scene.route.strategy);
         Ok(Self {
             len: ordered.order.len(),
             positions: positions(&ordered),

@@ -14,6 +14,7 @@ pub(super) mod headroom;
 mod least_used;
 mod lkgp;
 mod p2c;
+pub(super) mod place;
 mod priority;
 mod quota;
 mod quota_share;
@@ -45,6 +46,8 @@ use crate::telemetry::Telemetry;
 use crate::time::Timestamp;
 
 pub use round_robin::{batch_limit, served_position};
+
+use seed::Seed;
 
 use super::{Rejection, RequestFacts};
 
@@ -171,10 +174,11 @@ pub trait Conditions {
 }
 
 impl<'a> Question<'a> {
-    /// A fresh sequence of random numbers, the same each time it is asked for within a decision.
+    /// A fresh sequence of random numbers, the same each time it is asked for within a decision. Each combo and each
+    /// provider has one of its own, so that what is drawn for one says nothing of what is drawn for another.
     #[must_use]
     pub fn random(&self) -> Random {
-        Random::new(self.seed)
+        Seed::of(self.scope).with_number(self.seed).random()
     }
 
     /// Takes the next turn of this scope.
@@ -202,9 +206,7 @@ impl<'a> Question<'a> {
 /// All positions in order, but for this one, which is first.
 fn first_of(count: usize, first: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();
-    if let Some(head) = order.get_mut(..=first) {
-        head.rotate_right(1);
-    }
+    place::to_front(&mut order, first);
     order
 }
 
@@ -215,6 +217,8 @@ pub struct Ordered {
     pub order: Vec<usize>,
     /// How many of them, from the first on, may be used; those behind are only told.
     pub usable: usize,
+    /// How many of them, from the first on, may change places with each other for other reasons than the strategy's.
+    pub movable: usize,
     /// What the order costs the first of it.
     pub charge: Option<Charge>,
 }
@@ -223,6 +227,7 @@ impl From<Vec<usize>> for Ordered {
     fn from(order: Vec<usize>) -> Self {
         Self {
             usable: order.len(),
+            movable: order.len(),
             order,
             charge: None,
         }

@@ -10,7 +10,9 @@
 //!
 //! First goes who was picked, then the others of the pool by score, then the rest by score; within each what the budget
 //! affords goes first. What is below the quota cut-off, and what a strict budget does not afford, is behind all of it and
-//! may not be used ([`Ordered::usable`]). When that is true of all, the request ends with 429 or 402.
+//! may not be used ([`Ordered::usable`]). When that is true of all that no gate excludes (of all, when gates exclude all),
+//! the request ends with 429 or 402: what cannot be used anyway is no reason to answer that there is nothing to use.
+//! Layers may change places only within the pool ([`Ordered::movable`]).
 //!
 //! Telemetry may be seconds old: all of it only weighs, and what must not be used is excluded by gates. Whose turn it is
 //! and what is explored are each replica's own.
@@ -93,6 +95,12 @@ pub fn assess(question: &Question<'_>) -> Vec<Assessment> {
         .collect()
 }
 
+/// Share of a quota below which an account is not used, 0..=1.
+fn quota_cutoff(config: Option<&AutoConfig>) -> f64 {
+    let percent = config.and_then(|config| config.quota_cutoff_percent);
+    percent.map_or(0.0, f64::from) / 100.0
+}
+
 /// Everything a pick depends on.
 struct Contest<'a> {
     question: &'a Question<'a>,
@@ -121,12 +129,31 @@ impl Contest<'_> {
 
     /// Those whose account has at least the share of quota left that the combo asks for.
     fn within_quota(&self) -> Vec<usize> {
-        let cutoff = self.config.quota_cutoff_percent.map_or(0.0, f64::from);
-        self.assessments
-            .iter()
-            .enumerate()
-            .filter(|(_, assessment)| assessment.reading.allowance.left * 100.0 >= cutoff)
-            .map(|(index, _)| index)
+        let cutoff = quota_cutoff(Some(self.config));
+        self.select(0..self.assessments.len(), |assessment| {
+            allowance::is_enough(assessment.reading.allowance.left, cutoff)
+        })
+    }
+
+    /// Those that no gate excludes; where gates exclude all, all.
+    fn candidates(&self) -> Vec<usize> {
+        let all = || 0..self.assessments.len();
+        let eligible = self.select(all(), |assessment| assessment.reading.eligible);
+        if eligible.is_empty() {
+            all().collect()
+        } else {
+            eligible
+        }
+    }
+
+    fn select(
+        &self,
+        among: impl IntoIterator<Item = usize>,
+        holds: impl Fn(&Assessment) -> bool,
+    ) -> Vec<usize> {
+        among
+            .into_iter()
+            .filter(|index| self.assessments.get(*index).is_some_and(&holds))
             .collect()
     }
 }
@@ -155,13 +182,16 @@ impl Order for Auto {
             assessments: assess(question),
         };
         let kept = contest.within_quota();
-        if kept.is_empty() {
-            return Err(refusal::below_quota(&contest));
+        let mut candidates = contest.candidates();
+        let is_kept = |index: &usize| kept.binary_search(index).is_ok();
+        if !candidates.iter().any(is_kept) {
+            return Err(refusal::below_quota(&contest, &candidates));
         }
-        let pool = healing::pool(&contest, &kept);
+        candidates.retain(is_kept);
+        let pool = healing::pool(&contest, &candidates);
         let budget = Budget::of(question.facts, contest.config);
         let router = Router::of(contest.config);
-        let picked = pick(&contest, router, budget, &pool, &kept)?;
+        let picked = pick(&contest, router, budget, &pool, &candidates)?;
         let mut places = vec![Place::Barred; contest.assessments.len()];
         for (list, within, beyond) in [
             (&kept, Place::Rest, Place::DearRest),
@@ -184,10 +214,8 @@ impl Order for Auto {
         if let Some(picked) = picked {
             set(&mut places, picked, Place::Picked);
         }
-        let usable = places
-            .iter()
-            .filter(|place| **place != Place::Barred)
-            .count();
+        let up_to = |last: Place| places.iter().filter(|place| **place <= last).count();
+        let (movable, usable) = (up_to(Place::Pool), up_to(Place::DearRest));
         let mut order: Vec<usize> = (0..places.len()).collect();
         order.sort_by_cached_key(|index| {
             let rank = router.rank(&contest, *index);
@@ -195,6 +223,7 @@ impl Order for Auto {
         });
         Ok(Ordered {
             usable,
+            movable,
             ..order.into()
         })
     }
@@ -219,30 +248,35 @@ fn set(places: &mut [Place], index: usize, place: Place) {
     }
 }
 
-/// Picks what the budget affords as long as anything is: of the pool, else of all that are within their quotas. If
-/// nothing is, the cheapest, unless the budget is strict.
+/// Picks what the budget affords as long as anything is: of the pool, else of all candidates. If nothing is, the
+/// cheapest, unless the budget is strict.
 fn pick(
     contest: &Contest<'_>,
     router: Router,
     budget: Option<Budget>,
     pool: &[usize],
-    kept: &[usize],
+    candidates: &[usize],
 ) -> Result<Option<usize>, Halt> {
     let Some(budget) = budget else {
-        return router.pick(contest, pool);
+        return router.pick(contest, pool, candidates);
     };
-    for list in [pool, kept] {
-        let affordable: Vec<usize> = list
-            .iter()
-            .copied()
-            .filter(|index| contest.affords(budget, *index))
-            .collect();
-        if !affordable.is_empty() {
-            return router.pick(contest, &affordable);
-        }
+    let affordable = |list: &[usize]| -> Vec<usize> {
+        let affords = |index: &usize| contest.affords(budget, *index);
+        list.iter().copied().filter(affords).collect()
+    };
+    let candidates = affordable(candidates);
+    if candidates.is_empty() {
+        return if budget.is_strict() {
+            Err(refusal::over_budget(contest))
+        } else {
+            Ok(routers::cheapest(contest, pool))
+        };
     }
-    if budget.is_strict() {
-        return Err(refusal::over_budget(contest));
-    }
-    Ok(routers::cheapest(contest, pool))
+    let of_pool = affordable(pool);
+    let pool = if of_pool.is_empty() {
+        &candidates
+    } else {
+        &of_pool
+    };
+    router.pick(contest, pool, &candidates)
 }

@@ -39,6 +39,7 @@ impl Order for CostOptimized {
             .count();
         Ok(Ordered {
             usable,
+            movable: usable,
             ..order.into()
         })
     }

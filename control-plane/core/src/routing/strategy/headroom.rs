@@ -37,17 +37,11 @@ pub(in crate::routing) fn left(quota: Option<&QuotaSnapshot>, now: Timestamp) ->
     if quota::limit_stands(quota, now) {
         return 0.0;
     }
-    let named = [quota.session, quota.weekly]
-        .iter()
+    let named = [quota::session(quota), quota::weekly(quota)]
+        .into_iter()
         .flatten()
-        .map(|window| quota::used_now(window, now))
+        .map(|window| window.used_now(now))
         .reduce(f64::max);
-    let used = named.or_else(|| {
-        let stands = quota.resets_at.is_none_or(|end| end > now);
-        quota
-            .used
-            .filter(|_| stands)
-            .map(|used| used.get().clamp(0.0, 1.0))
-    });
+    let used = named.or_else(|| Some(quota::everything(quota)?.used_now(now)));
     1.0 - used.unwrap_or(0.0)
 }

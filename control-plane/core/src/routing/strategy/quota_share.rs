@@ -11,12 +11,12 @@
 
 use std::collections::BTreeSet;
 
-use super::{Candidate, Charge, Deficits, Halt, Order, Ordered, Question, Scope, quota};
+use super::{Candidate, Charge, Deficits, Halt, Order, Ordered, Question, Scope, place, quota};
 
 /// Debts count thousandths of a weight, so that weights with a fraction are shared by as exactly as whole ones.
 const UNITS_PER_WEIGHT: f64 = 1_000.0;
-/// What one without a weight is owed per turn.
-const LEAST_WEIGHT: i64 = 1_000;
+/// What one without a weight is owed per turn: as much as for a weight of 1.
+const DEFAULT_WEIGHT: i64 = 1_000;
 /// Most entries of [`Deficits`] before those of candidates that are gone are dropped.
 const MAX_DEFICITS: usize = 2_000;
 
@@ -55,9 +55,7 @@ impl Order for QuotaShare {
             return Ok(order.into());
         };
         let head = less_busy(question, room, winner);
-        if let Some(first) = order.get_mut(..=head) {
-            first.rotate_right(1);
-        }
+        place::to_front(&mut order, head);
         let charge = Charge {
             combo: combo.clone(),
             before,
@@ -115,17 +113,11 @@ fn is_saturated(question: &Question<'_>, position: usize) -> bool {
     let Some(quota) = quota::of(question, candidate) else {
         return false;
     };
-    let of_model = quota
-        .weekly_by_model
-        .iter()
-        .filter(|(model, _)| model == candidate.model)
-        .map(|(_, window)| window);
-    quota
-        .session
-        .iter()
-        .chain(&quota.weekly)
-        .chain(of_model)
-        .any(|window| quota::used_now(window, question.now) >= 1.0)
+    quota::session(&quota)
+        .into_iter()
+        .chain(quota::weekly(&quota))
+        .chain(quota::weekly_of_model(&quota, candidate.model))
+        .any(|window| window.is_used_up(question.now))
 }
 
 fn in_flight(question: &Question<'_>, position: usize) -> u32 {
@@ -185,7 +177,7 @@ fn units(weight: f64) -> i64 {
     if weight > 0.0 {
         (weight.min(100.0) * UNITS_PER_WEIGHT).round().max(1.0) as i64
     } else {
-        LEAST_WEIGHT
+        DEFAULT_WEIGHT
     }
 }
 

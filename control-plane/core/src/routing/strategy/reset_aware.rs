@@ -1,8 +1,9 @@
 //! `reset-aware`: the quota that would be lost soonest first (`routing.md` §8.10).
 //!
 //! A window scores by what is left of it and, more so, by *pressure*: what is used of a window that is about to begin
-//! anew. An account that is nearly used up for this session is held back. Accounts whose scores are within a band of
-//! the best take turns.
+//! anew. An account that is nearly used up for this session is held back, until the session begins anew. Accounts whose
+//! scores are within a band of the best take turns. Who may not use the model any more this week is last, as is
+//! who reached the limit.
 //!
 //! An account of which nothing is known scores 0.5, more than one whose windows just began (0.32): it has to be used
 //! for anything to become known.
@@ -10,10 +11,12 @@
 use std::cmp::Reverse;
 
 use crate::config::ComboConfig;
+use crate::ids::ModelId;
 use crate::number::Finite;
-use crate::telemetry::{QuotaSnapshot, QuotaWindow};
+use crate::telemetry::QuotaSnapshot;
 use crate::time::Timestamp;
 
+use super::quota::Window;
 use super::score::{ROUNDING, Score};
 use super::{Halt, Order, Ordered, Question, quota, tie};
 
@@ -39,7 +42,7 @@ impl Order for ResetAware {
             question,
             |candidate| {
                 let quota = quota::of(question, candidate);
-                Reverse(terms.score(quota.as_deref(), question.now))
+                Reverse(terms.score(quota.as_deref(), candidate.model, question.now))
             },
             |Reverse(best), Reverse(other)| {
                 best.get().is_finite() && best.get() - other.get() <= terms.band + ROUNDING
@@ -49,10 +52,15 @@ impl Order for ResetAware {
     }
 }
 
-/// The score of an account; minus infinity where its limit is reached.
+/// The score of an account for a model; minus infinity where its limit is reached.
 #[cfg(test)]
-pub(super) fn score(quota: Option<&QuotaSnapshot>, config: &ComboConfig, now: Timestamp) -> f64 {
-    Terms::of(config).score(quota, now).get()
+pub(super) fn score(
+    quota: Option<&QuotaSnapshot>,
+    model: &ModelId,
+    config: &ComboConfig,
+    now: Timestamp,
+) -> f64 {
+    Terms::of(config).score(quota, model, now).get()
 }
 
 /// The numbers of the configuration, as shares.
@@ -82,11 +90,13 @@ impl Terms {
         }
     }
 
-    fn score(&self, quota: Option<&QuotaSnapshot>, now: Timestamp) -> Score {
+    fn score(&self, quota: Option<&QuotaSnapshot>, model: &ModelId, now: Timestamp) -> Score {
         let Some(quota) = quota else {
             return Score::new(UNKNOWN);
         };
-        if quota::limit_stands(quota, now) {
+        let of_model_is_used_up =
+            || quota::weekly_of_model(quota, model).any(|window| window.is_used_up(now));
+        if quota::limit_stands(quota, now) || of_model_is_used_up() {
             return Score::WORST;
         }
         let says_nothing = quota.session.is_none()
@@ -96,14 +106,16 @@ impl Terms {
         if says_nothing {
             return Score::new(UNKNOWN);
         }
-        let session = Left::of(quota.session.as_ref(), quota, quota::SESSION_MS, now);
-        let weekly = Left::of(quota.weekly.as_ref(), quota, quota::WEEKLY_MS, now);
+        let of_session = quota::session(quota);
+        let session = Left::of(of_session, quota, quota::SESSION_MS, now);
+        let weekly = Left::of(quota::weekly(quota), quota, quota::WEEKLY_MS, now);
         let mut score = self.session * session.score(0.45) + self.weekly * weekly.score(0.25);
         if quota.monthly.is_some() {
-            let monthly = Left::of(quota.monthly.as_ref(), quota, quota::MONTHLY_MS, now);
+            let monthly = Left::of(quota::monthly(quota), quota, quota::MONTHLY_MS, now);
             score = (1.0 - MONTHLY_SHARE) * score + MONTHLY_SHARE * monthly.score(0.25);
         }
-        if session.remaining < self.guard {
+        let began_anew = of_session.is_some_and(|window| window.is_over(now));
+        if session.remaining < self.guard && !began_anew {
             score *= (session.remaining / self.guard).max(LEAST_GUARDED);
         }
         Score::new(score)
@@ -130,14 +142,9 @@ struct Left {
 }
 
 impl Left {
-    fn of(
-        window: Option<&QuotaWindow>,
-        quota: &QuotaSnapshot,
-        length_ms: u64,
-        now: Timestamp,
-    ) -> Self {
-        let overall = quota.used.map(|used| used.get().clamp(0.0, 1.0));
-        let used = window.map(quota::used).or(overall);
+    fn of(window: Option<Window>, quota: &QuotaSnapshot, length_ms: u64, now: Timestamp) -> Self {
+        let overall = || Some(quota::everything(quota)?.used_now(now));
+        let used = window.map(|window| window.used).or_else(overall);
         Self {
             remaining: used.map_or(UNKNOWN, |used| 1.0 - used),
             urgency: urgency(window, length_ms, now),
@@ -158,21 +165,28 @@ pub(super) fn windows_urgency(
     now: Timestamp,
 ) -> f64 {
     let terms = Terms::of(config);
-    let session = quota.and_then(|quota| quota.session.as_ref());
-    let weekly = quota.and_then(|quota| quota.weekly.as_ref());
+    let session = quota.and_then(quota::session);
+    let weekly = quota.and_then(quota::weekly);
     terms.session * urgency(session, quota::SESSION_MS, now)
         + terms.weekly * urgency(weekly, quota::WEEKLY_MS, now)
 }
 
-/// 0 where the window just began, 1 where it begins anew now or did since it was seen.
+/// 0 where the window just began, 1 where it begins anew now or did since it was seen, in the middle where its end is not
+/// known.
 #[expect(
     clippy::cast_precision_loss,
     reason = "lengths of windows are far below 2^53 ms, and longer times are cut off"
 )]
-fn urgency(window: Option<&QuotaWindow>, length_ms: u64, now: Timestamp) -> f64 {
-    let Some(end) = window.and_then(|window| window.resets_at) else {
-        return UNKNOWN;
-    };
-    let left_ms = end.remaining_ms(now).min(length_ms);
-    1.0 - left_ms as f64 / length_ms as f64
+fn urgency(window: Option<Window>, length_ms: u64, now: Timestamp) -> f64 {
+    match window {
+        Some(window) if window.is_over(now) => 1.0,
+        Some(Window {
+            resets_at: Some(end),
+            ..
+        }) => {
+            let left_ms = end.remaining_ms(now).min(length_ms);
+            1.0 - left_ms as f64 / length_ms as f64
+        }
+        Some(_) | None => UNKNOWN,
+    }
 }

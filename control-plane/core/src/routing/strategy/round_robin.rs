@@ -9,7 +9,7 @@
 
 use crate::config::ComboConfig;
 
-use super::{Halt, Order, Ordered, Question, TurnPurpose};
+use super::{Halt, Order, Ordered, Question, TurnPurpose, place};
 
 /// `stickyRoundRobinLimit` where nothing is configured.
 const DEFAULT_LIMIT: u32 = 3;
@@ -44,7 +44,7 @@ pub fn batch_limit(config: &ComboConfig) -> u32 {
 /// Which of `count` targets a request with this position starts at; below `count`, or 0.
 fn head(position: u64, limit: u32, count: usize) -> usize {
     let block = position.checked_div(u64::from(limit)).unwrap_or(position);
-    remainder(block, count)
+    place::of_turn(block, count)
 }
 
 /// The next position after the target at `served` of `count` served a request that had started elsewhere: `next`
@@ -59,7 +59,7 @@ pub fn served_position(next: u64, limit: u32, count: usize, served: usize) -> u6
     }
     let limit = u64::from(limit.max(1));
     let block = next.checked_div(limit).unwrap_or(next);
-    let at = remainder(block, count);
+    let at = place::of_turn(block, count);
     let ahead = if served >= at {
         served.saturating_sub(at)
     } else {
@@ -71,12 +71,4 @@ pub fn served_position(next: u64, limit: u32, count: usize, served: usize) -> u6
         .saturating_mul(limit)
         .saturating_add(1)
         .max(next)
-}
-
-fn remainder(block: u64, count: usize) -> usize {
-    u64::try_from(count)
-        .ok()
-        .and_then(|count| block.checked_rem(count))
-        .and_then(|at| usize::try_from(at).ok())
-        .unwrap_or(0)
 }

@@ -1,4 +1,4 @@
-//! Chance that belongs to a combo and a number instead of to a request: the same in every replica that has the same
+//! Chance that belongs to a combo, or to a provider's accounts, and a number: the same in every replica that has the same
 //! configuration.
 
 use crate::hash;
@@ -23,6 +23,14 @@ impl Seed {
     /// Adds a text.
     pub(super) fn with(self, text: &str) -> Self {
         Self(hash::extend(self.0, text.as_bytes()))
+    }
+
+    /// Adds a set of texts, in whatever order they come.
+    pub(super) fn with_set<'a>(self, texts: impl Iterator<Item = &'a str>) -> Self {
+        let sum = texts.fold(0_u64, |sum, text| {
+            sum.wrapping_add(Self(hash::EMPTY).with(text).random().next_u64())
+        });
+        self.with_number(sum)
     }
 
     /// Adds a number.

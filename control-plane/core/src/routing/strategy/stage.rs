@@ -20,6 +20,14 @@ use super::{
 /// When everything happens.
 pub(super) const NOW: Timestamp = Timestamp(1_800_000_000_000);
 
+/// A quota of which nothing is known but that it was looked at just now.
+pub(super) fn seen() -> QuotaSnapshot {
+    QuotaSnapshot {
+        observed_at: NOW,
+        ..QuotaSnapshot::default()
+    }
+}
+
 /// What is true of one candidate.
 #[derive(Clone, Debug)]
 pub(super) struct Actor {

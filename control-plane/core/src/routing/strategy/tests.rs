@@ -22,8 +22,8 @@ use crate::catalogue::ModelInfo;
 use crate::config::Protocol;
 use crate::telemetry::{LastKnownGood, Performance, QuotaSnapshot, QuotaWindow};
 
-/// The store's time in every test: far enough from the epoch for windows that are long over.
-const NOW: Timestamp = Timestamp(1_800_000_000_000);
+pub(super) use super::stage::{NOW, seen};
+
 const HOUR_MS: u64 = 3_600_000;
 const DAY_MS: u64 = 24 * HOUR_MS;
 
@@ -134,6 +134,13 @@ impl Desk {
         let place = self.place(letter);
         let of = (place.provider.clone(), place.model.clone());
         self.prices.insert(of, info);
+    }
+
+    /// A seed whose random numbers, as a strategy gets them, are like this.
+    fn seed_where(&self, holds: impl Fn(&mut Random) -> bool) -> u64 {
+        (0..100_000)
+            .find(|seed| holds(&mut Seed::of(&self.scope).with_number(*seed).random()))
+            .expect("such a seed")
     }
 
     /// Asks as one decision does, with what else `ask` wants of the question.
@@ -326,9 +333,4 @@ fn past_window(used: f64, ago_ms: u64) -> QuotaWindow {
         used: finite(used),
         resets_at: Some(NOW.minus_ms(ago_ms)),
     }
-}
-
-/// A seed of which this holds.
-fn seed_where(holds: impl Fn(u64) -> bool) -> u64 {
-    (0..100_000).find(|seed| holds(*seed)).expect("such a seed")
 }

@@ -1,6 +1,6 @@
 //! Equals take turns at the head (`routing.md` §8.10, §8.11).
 
-use super::{Candidate, Halt, Question, TurnPurpose};
+use super::{Candidate, Halt, Question, TurnPurpose, place};
 
 /// All positions, ascending by `key`, equals in the order of the candidates. Those that `is_tied` to the first of them
 /// rotate by whose turn it is; with fewer than two there is no turn to take.
@@ -31,12 +31,7 @@ pub(super) fn sorted_with_turns<'a, K: Ord>(
     let mut order: Vec<usize> = keyed.into_iter().map(|(.., index)| index).collect();
     if let Some(equals) = order.get_mut(..band).filter(|equals| equals.len() > 1) {
         let turn = question.take(TurnPurpose::Tie)?;
-        let shift = u64::try_from(band)
-            .ok()
-            .and_then(|band| turn.checked_rem(band))
-            .and_then(|shift| usize::try_from(shift).ok())
-            .unwrap_or(0);
-        equals.rotate_left(shift);
+        equals.rotate_left(place::of_turn(turn, band));
     }
     Ok(order)
 }

@@ -4,14 +4,17 @@
 //! only when all of them weigh 0, and then each is as likely.
 //!
 //! With `stickyWeightedLimit` n above 1 a draw is in force for n requests: its chance comes from the combo and the
-//! number of the draw. A step that is excluded meanwhile drops out of the draw, which is then another one.
+//! number of the draw. It is a draw among all steps, so that it stands whoever else is excluded meanwhile. While the drawn
+//! step itself is excluded, a second draw among the others stands in for it.
 
 use std::cmp::Reverse;
 use std::ops::Range;
 
 use super::score::Score;
 use super::seed::Seed;
-use super::{Halt, Order, Ordered, Question, TurnPurpose};
+use crate::random::Random;
+
+use super::{Halt, Order, Ordered, Question, TurnPurpose, place};
 
 /// One step drawn by weight.
 #[derive(Debug)]
@@ -20,10 +23,8 @@ pub(super) struct Weighted;
 impl Order for Weighted {
     fn order(&self, question: &Question<'_>) -> Result<Ordered, Halt> {
         let mut groups = groups(question);
-        if let Some(drawn) = drawn(&groups, unit(question)?)
-            && let Some(head) = groups.get_mut(..=drawn)
-        {
-            head.rotate_right(1);
+        if let Some(drawn) = drawn(question, &groups)? {
+            place::to_front(&mut groups, drawn);
         }
         let rest = groups.get_mut(1..).unwrap_or_default();
         if question.config.composite_tiers.is_none() {
@@ -73,37 +74,45 @@ fn groups(question: &Question<'_>) -> Vec<Group> {
     groups
 }
 
-/// The number in `[0, 1)` that draws.
-fn unit(question: &Question<'_>) -> Result<f64, Halt> {
+/// Position of the group that is drawn; `None` where nothing is eligible.
+fn drawn(question: &Question<'_>, groups: &[Group]) -> Result<Option<usize>, Halt> {
+    let is_eligible = |group: &Group| group.eligible;
     let limit = u64::from(question.config.sticky_weighted_limit.unwrap_or(1));
     if limit <= 1 {
-        return Ok(question.random().unit());
+        return Ok(draw(groups, is_eligible, &mut question.random()));
     }
     let turn = question.take(TurnPurpose::Weighted)?;
-    let draw = turn.checked_div(limit).unwrap_or(turn);
-    Ok(Seed::of(question.scope).with_number(draw).random().unit())
+    let number = turn.checked_div(limit).unwrap_or(turn);
+    let mut random = Seed::of(question.scope).with_number(number).random();
+    let first = draw(groups, |_| true, &mut random);
+    let stands = first.filter(|index| groups.get(*index).is_some_and(is_eligible));
+    Ok(stands.or_else(|| draw(groups, is_eligible, &mut random)))
 }
 
-/// Position of the group that `unit` draws; `None` where nothing is eligible.
-fn drawn(groups: &[Group], unit: f64) -> Option<usize> {
-    let eligible = || {
+/// Draws one of the groups that take part. `None` where none does.
+fn draw(
+    groups: &[Group],
+    takes_part: impl Fn(&Group) -> bool,
+    random: &mut Random,
+) -> Option<usize> {
+    let drawn_from = || {
         groups
             .iter()
             .enumerate()
-            .filter(|(_, group)| group.eligible)
+            .filter(|(_, group)| takes_part(group))
     };
-    let total: f64 = eligible().map(|(_, group)| group.weight).sum();
+    let total: f64 = drawn_from().map(|(_, group)| group.weight).sum();
     let all_zero = total <= 0.0;
     let weight = |group: &Group| if all_zero { 1.0 } else { group.weight };
-    let total: f64 = eligible().map(|(_, group)| weight(group)).sum();
-    let threshold = unit * total;
+    let total: f64 = drawn_from().map(|(_, group)| weight(group)).sum();
+    let threshold = random.unit() * total;
     let mut passed = 0.0;
-    eligible()
+    drawn_from()
         .find(|(_, group)| {
             passed += weight(group);
             threshold < passed
         })
         // Should a sum be rounded down below the threshold, the last that has a weight was meant.
-        .or_else(|| eligible().rfind(|(_, group)| weight(group) > 0.0))
+        .or_else(|| drawn_from().rfind(|(_, group)| weight(group) > 0.0))
         .map(|(index, _)| index)
 }

@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::Timestamp;
 
+use super::super::score::ROUNDING;
+
 /// A score below this keeps a target away.
 pub const LEAST_SCORE: f64 = 0.2;
 
@@ -67,10 +69,10 @@ impl Adaptation {
 
     /// The target was scored at `at`. What is no number says nothing.
     pub fn scored(&mut self, score: f64, at: Timestamp) {
-        if score >= LEAST_SCORE {
+        if is_enough(score) {
             self.low_scores = 0;
             self.low_score_until = None;
-        } else if score < LEAST_SCORE && self.low_score_until.is_none_or(|until| until <= at) {
+        } else if !score.is_nan() && self.low_score_until.is_none_or(|until| until <= at) {
             let doublings = 1_u64.checked_shl(self.low_scores).unwrap_or(u64::MAX);
             let length_ms = LOW_SCORE_MS.saturating_mul(doublings);
             self.low_scores = self.low_scores.saturating_add(1);
@@ -87,6 +89,11 @@ impl Adaptation {
     fn was_under_way(&self, started_at: Timestamp) -> bool {
         self.escalated_at.is_some_and(|began| started_at < began)
     }
+}
+
+/// Whether a score is no reason to leave a target alone.
+pub(super) fn is_enough(score: f64) -> bool {
+    score + ROUNDING >= LEAST_SCORE
 }
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
 //! What an account may still use (`routing.md` §9.2, quota).
 
 use crate::ids::ModelId;
-use crate::telemetry::{QuotaSnapshot, QuotaWindow};
+use crate::telemetry::QuotaSnapshot;
 use crate::time::Timestamp;
 
 use super::super::quota;
+use super::super::score::ROUNDING;
 
 /// How often quotas begin anew where it is not known, in seconds.
 const UNKNOWN_INTERVAL_SECS: f64 = 86_400.0;
@@ -19,14 +20,20 @@ pub(super) struct Allowance {
     pub(super) left: f64,
     /// It was asked for and could not be read.
     pub(super) unreadable: bool,
-    /// When the tightest window begins anew.
+    /// When no window is below the cut-off any more; `None` where none is.
     pub(super) returns_at: Option<Timestamp>,
     /// Length of the shortest window, in seconds.
     pub(super) interval_secs: f64,
 }
 
 impl Allowance {
-    pub(super) fn of(snapshot: Option<&QuotaSnapshot>, model: &ModelId, now: Timestamp) -> Self {
+    /// For a model, with a cut-off below this share, 0..=1.
+    pub(super) fn of(
+        snapshot: Option<&QuotaSnapshot>,
+        model: &ModelId,
+        cutoff: f64,
+        now: Timestamp,
+    ) -> Self {
         let Some(snapshot) = snapshot else {
             return Self {
                 left: 1.0,
@@ -35,37 +42,30 @@ impl Allowance {
                 interval_secs: UNKNOWN_INTERVAL_SECS,
             };
         };
-        let of_model = snapshot
-            .weekly_by_model
-            .iter()
-            .filter(|(of, _)| of == model)
-            .map(|(_, window)| window);
-        let everything = snapshot.used.map(|used| QuotaWindow {
-            used,
-            resets_at: snapshot.resets_at,
-        });
-        let tightest = snapshot
-            .session
-            .iter()
-            .chain(&snapshot.weekly)
-            .chain(&snapshot.monthly)
-            .chain(of_model)
-            .max_by(|one, other| quota::used_now(one, now).total_cmp(&quota::used_now(other, now)))
-            .or(everything.as_ref());
-        let used_up = snapshot.unreadable || quota::limit_stands(snapshot, now);
+        let left_of = |window: quota::Window| 1.0 - window.used_now(now);
+        let windows = || quota::windows(snapshot, model);
+        let limit_until = quota::limit_until(snapshot).filter(|end| *end > now);
+        let left = if snapshot.unreadable || limit_until.is_some() {
+            0.0
+        } else {
+            windows().map(left_of).fold(1.0, f64::min)
+        };
         Self {
-            left: match tightest {
-                _ if used_up => 0.0,
-                Some(window) => 1.0 - quota::used_now(window, now),
-                None => 1.0,
-            },
+            left,
             unreadable: snapshot.unreadable,
-            returns_at: tightest
-                .and_then(|window| window.resets_at)
-                .or(snapshot.resets_at),
+            returns_at: windows()
+                .filter(|window| !is_enough(left_of(*window), cutoff))
+                .map(|window| window.over_at)
+                .chain(limit_until)
+                .max(),
             interval_secs: interval_secs(snapshot),
         }
     }
+}
+
+/// Whether the share that is left is at least the cut-off.
+pub(super) fn is_enough(left: f64, cutoff: f64) -> bool {
+    left + ROUNDING >= cutoff
 }
 
 fn interval_secs(snapshot: &QuotaSnapshot) -> f64 {

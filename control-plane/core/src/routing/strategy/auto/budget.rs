@@ -3,6 +3,7 @@
 use crate::config::{AutoConfig, BudgetFallback};
 use crate::routing::RequestFacts;
 
+use super::super::score::ROUNDING;
 use super::reading::Reading;
 
 /// Tokens of a request of which nothing is known.
@@ -38,7 +39,7 @@ impl Budget {
 
     /// The request is estimated to cost no more than the cap there.
     pub(super) fn affords(self, reading: &Reading) -> bool {
-        reading.cost * self.tokens / TOKENS_PER_COST <= self.cap
+        reading.cost * self.tokens / TOKENS_PER_COST <= self.cap * (1.0 + ROUNDING)
     }
 
     /// What is over the cap is not used at all.

@@ -2,19 +2,18 @@
 //!
 //! Those that are left out here are not out of the order: they stand behind the others.
 
-use super::adaptation::LEAST_SCORE;
-use super::{Assessment, Contest};
+use super::{Assessment, Contest, adaptation};
 use crate::breaker::Phase;
 
-/// Of those within their quotas: the candidates that may be used now, are of the combo's pool and do well; if there are
-/// none, all that may be used now; if there are none either, all.
-pub(super) fn pool(contest: &Contest<'_>, kept: &[usize]) -> Vec<usize> {
+/// Of these: those that may be used now, are of the combo's pool and do well; if there are none, all that may be used
+/// now; if there are none either, all.
+pub(super) fn pool(contest: &Contest<'_>, among: &[usize]) -> Vec<usize> {
     let select = |holds: &dyn Fn(usize, &Assessment) -> bool| -> Vec<usize> {
         let holds = |index: &usize| {
             let assessment = contest.assessments.get(*index);
             assessment.is_some_and(|assessment| holds(*index, assessment))
         };
-        kept.iter().copied().filter(holds).collect()
+        among.iter().copied().filter(holds).collect()
     };
     let is_admitted =
         |assessment: &Assessment| assessment.reading.eligible && !is_open(assessment.reading.phase);
@@ -26,7 +25,7 @@ pub(super) fn pool(contest: &Contest<'_>, kept: &[usize]) -> Vec<usize> {
     }
     let admitted = select(&|_, assessment| is_admitted(assessment));
     if admitted.is_empty() {
-        kept.to_vec()
+        among.to_vec()
     } else {
         admitted
     }
@@ -56,7 +55,7 @@ fn is_well(contest: &Contest<'_>, assessment: &Assessment) -> bool {
         .reading
         .rests_until
         .is_some_and(|end| end > contest.question.now);
-    !rests && assessment.score >= LEAST_SCORE
+    !rests && adaptation::is_enough(assessment.score)
 }
 
 fn is_open(phase: Phase) -> bool {

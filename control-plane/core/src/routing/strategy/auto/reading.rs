@@ -72,6 +72,7 @@ pub(super) fn read(question: &Question<'_>, caches_count: bool) -> Vec<Reading> 
             .and_then(|session| question.telemetry.session_connection(session)),
         tier: wanted_tier(question.facts),
         caching: caches_count.then(|| caching(question)).flatten(),
+        cutoff: super::quota_cutoff(question.config.auto.as_ref()),
     };
     let measured: Vec<Measured> = question
         .candidates
@@ -100,6 +101,8 @@ struct Reader<'a> {
     tier: Option<Tier>,
     /// The candidate that keeps the prompt's prefix in its cache.
     caching: Option<usize>,
+    /// Share of a quota below which an account is not used, 0..=1.
+    cutoff: f64,
 }
 
 impl Reader<'_> {
@@ -146,7 +149,7 @@ impl Reader<'_> {
             rests_until: self
                 .combo
                 .and_then(|combo| telemetry.adaptation_until(combo, candidate.key)),
-            allowance: Allowance::of(quota.as_deref(), candidate.model, now),
+            allowance: Allowance::of(quota.as_deref(), candidate.model, self.cutoff, now),
             reset_window_affinity: reset_aware::windows_urgency(
                 self.question.config,
                 quota.as_deref(),

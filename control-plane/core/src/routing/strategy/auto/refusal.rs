@@ -5,13 +5,20 @@ use crate::routing::Rejection;
 use super::super::Halt;
 use super::Contest;
 
-/// Every account is below the quota cut-off: 429, to be asked again when the first quota begins anew.
-pub(super) fn below_quota(contest: &Contest<'_>) -> Halt {
+/// These accounts are all that could be used, and each is below the quota cut-off: 429, to be asked again when the first
+/// of them has enough left in all its windows.
+pub(super) fn below_quota(contest: &Contest<'_>, accounts: &[usize]) -> Halt {
     let now = contest.question.now;
-    let returns_at = contest
-        .assessments
+    let returns_at = accounts
         .iter()
-        .filter_map(|assessment| assessment.reading.allowance.returns_at)
+        .filter_map(|index| {
+            contest
+                .assessments
+                .get(*index)?
+                .reading
+                .allowance
+                .returns_at
+        })
         .filter(|end| *end > now)
         .min();
     Halt::Reject(Box::new(Rejection {

@@ -64,13 +64,18 @@ impl Router {
         }
     }
 
-    /// Picks one of the pool. `None` from an empty one.
-    pub(super) fn pick(self, contest: &Contest<'_>, pool: &[usize]) -> Result<Option<usize>, Halt> {
+    /// Picks one of the pool, or where it explores, `score` any of the candidates. `None` from an empty pool.
+    pub(super) fn pick(
+        self,
+        contest: &Contest<'_>,
+        pool: &[usize],
+        candidates: &[usize],
+    ) -> Result<Option<usize>, Halt> {
         let mut random = contest.question.random();
         match self {
             Self::Rules => rules(contest, pool, &mut random),
             Self::Score => {
-                let explored = explored(contest, pool, &mut random);
+                let explored = explored(contest, candidates, &mut random);
                 Ok(explored.or_else(|| lowest(pool, |index| Reverse(self.rank(contest, index)))))
             }
             Self::Cost => Ok(lowest(pool, |index| cost(contest, index))),
@@ -135,9 +140,9 @@ fn rules(
     }
 }
 
-/// Any of the pool, now and then, so that what is known of those that are not picked does not grow old. Not while much
+/// Any of these, now and then, so that what is known of those that are not picked does not grow old. Not while much
 /// is broken already.
-fn explored(contest: &Contest<'_>, pool: &[usize], random: &mut Random) -> Option<usize> {
+fn explored(contest: &Contest<'_>, among: &[usize], random: &mut Random) -> Option<usize> {
     let default = if contest.combo_name() == SMART {
         EXPLORATION_OF_SMART
     } else {
@@ -146,7 +151,7 @@ fn explored(contest: &Contest<'_>, pool: &[usize], random: &mut Random) -> Optio
     let rate = contest.config.exploration_rate.map_or(default, f64::from);
     let explores = random.unit() < rate && !healing::is_incident(&contest.assessments);
     if explores {
-        pool.get(random.below(pool.len())).copied()
+        among.get(random.below(among.len())).copied()
     } else {
         None
     }

@@ -8,7 +8,7 @@ use crate::config::Strategy;
 use crate::ids::ProviderId;
 use crate::number::Finite;
 use crate::routing::Rejection;
-use crate::routing::strategy::stage::{Actor, NOW, Stage};
+use crate::routing::strategy::stage::{Actor, NOW, Stage, seen};
 use crate::telemetry::{LastKnownGood, Performance, QuotaSnapshot, QuotaWindow};
 
 use super::allowance::Allowance;
@@ -133,7 +133,7 @@ fn scored(scores: &[f64]) -> Stage {
             .map(|(name, score)| Actor {
                 quota: Some(QuotaSnapshot {
                     used: Some(finite(1.0 - score)),
-                    ..QuotaSnapshot::default()
+                    ..seen()
                 }),
                 ..Actor::new(name)
             })
@@ -305,7 +305,7 @@ fn without_the_last_known_good_one_the_rules_decide(#[case] provider: &str, #[ca
     }
     stage.actors[3].quota = Some(QuotaSnapshot {
         used: Some(finite(0.81)),
-        ..QuotaSnapshot::default()
+        ..seen()
     });
 }, "ZWXY")]
 fn some_are_not_picked(#[case] change: &dyn Fn(&mut Stage), #[case] expected: &str) {
@@ -342,7 +342,7 @@ fn below_the_quota_cut_off_nobody_is_used() {
                 used: finite(0.2),
                 resets_at: None,
             }),
-            ..QuotaSnapshot::default()
+            ..seen()
         });
     }
     let rejection = refusal(&stage);
@@ -350,8 +350,75 @@ fn below_the_quota_cut_off_nobody_is_used() {
         (rejection.status, rejection.code.as_str()),
         (429, "quota_cutoff")
     );
-    assert_eq!(rejection.retry_after_secs, Some(11));
+    // An account is back when each of its windows that are below the cut-off began anew.
+    for (actor, ends_in_ms) in stage.actors.iter_mut().zip([60_000, 10_500, 0, 90_000]) {
+        let quota = actor.quota.as_mut().unwrap();
+        quota.monthly = Some(QuotaWindow {
+            used: finite(0.1),
+            resets_at: Some(NOW.plus_ms(ends_in_ms + 20_000)),
+        });
+    }
+    assert_eq!(refusal(&stage).retry_after_secs, Some(20));
     assert_eq!(rejection.pool_size, 4);
+}
+
+#[test]
+fn exactly_at_the_cut_off_an_account_is_used() {
+    // 0.1 of 1 is not exactly a tenth.
+    let mut stage = scored(&[0.1, 0.099]);
+    auto(&mut stage).quota_cutoff_percent = Some(finite(10.0));
+    let ordered = stage.order(Strategy::Auto).unwrap();
+    assert_eq!((ordered.order, ordered.usable), (vec![0, 1], 1));
+}
+
+#[test]
+fn exactly_at_the_least_score_a_target_is_well() {
+    let mut stage = scored(&[0.2, 0.9]);
+    stage.actors[0].quota.as_mut().unwrap().used = Some(finite(0.8));
+    auto(&mut stage).exploration_rate = Some(Finite::ONE);
+    let [low, high, ..] = heads(&mut stage, 100);
+    assert!(low > 20 && high > 20, "{low} {high}");
+    let mut adaptation = Adaptation::default();
+    adaptation.scored(1.0 - 0.8, NOW);
+    assert_eq!(adaptation, Adaptation::default());
+}
+
+#[test]
+fn what_a_gate_excludes_is_no_reason_not_to_refuse() {
+    // A could be used but for the cut-off; of B nothing is known but that a gate excludes it.
+    let mut stage = scored(&[0.3, 0.9]);
+    stage.actors[1].eligible = false;
+    auto(&mut stage).quota_cutoff_percent = Some(finite(50.0));
+    stage.actors[0].quota.as_mut().unwrap().resets_at = Some(NOW.plus_ms(7_000));
+    let rejection = refusal(&stage);
+    assert_eq!(
+        (rejection.status, rejection.retry_after_secs),
+        (429, Some(7))
+    );
+    // When gates exclude all, what they say counts.
+    stage.actors[0].eligible = false;
+    assert_eq!(stage.order(Strategy::Auto).unwrap().order, [1, 0]);
+}
+
+#[test]
+fn the_router_score_explores_who_is_not_of_the_pool_too() {
+    let mut stage = scored(&[0.9, 0.6, 0.5, 0.4]);
+    auto(&mut stage).router = Some("score".to_owned());
+    auto(&mut stage).exploration_rate = Some(Finite::ONE);
+    auto(&mut stage).candidate_pool = vec!["p-w".to_owned()];
+    stage.actors[3].eligible = false;
+    let [w, x, y, z] = heads(&mut stage, 300);
+    assert!([w, x, y].iter().all(|head| *head > 60), "{w} {x} {y}");
+    assert_eq!(z, 0);
+    auto(&mut stage).router = Some("rules".to_owned());
+    assert_eq!(heads(&mut stage, 50), [50, 0, 0, 0]);
+}
+
+#[test]
+fn layers_may_move_what_is_of_the_pool_and_nothing_else() {
+    let mut stage = scored(&[0.9, 0.6, 0.5, 0.4]);
+    auto(&mut stage).candidate_pool = vec!["p-w".to_owned(), "p-x".to_owned()];
+    assert_eq!(stage.order(Strategy::Auto).unwrap().movable, 2);
 }
 
 #[test]

@@ -7,8 +7,8 @@ use std::cmp::Reverse;
 
 use crate::random::Random;
 
-use super::super::score::Score;
-use super::super::{Halt, TurnPurpose};
+use super::super::score::{ROUNDING, Score};
+use super::super::{Halt, TurnPurpose, place};
 use super::Contest;
 
 /// Scores this close to the best are as good.
@@ -17,9 +17,6 @@ const EQUAL: f64 = 0.000_1;
 const MIDDLE: f64 = 0.3;
 /// Spread from which on only the best tier is used.
 const CLEAR: f64 = 0.1;
-/// Differences below this come from rounding.
-const ROUNDING: f64 = 1e-9;
-
 /// How often each tier is drawn where nothing else is said.
 const PREFERENCES: [f64; 3] = [0.45, 0.35, 0.20];
 /// How often each is drawn in combos whose name holds the word; of several words the first counts.
@@ -104,11 +101,7 @@ fn in_turn(
     let place = if members.len() > 1 {
         let purpose = TurnPurpose::Tier(u8::try_from(tier).unwrap_or(u8::MAX));
         let turn = contest.question.take(purpose)?;
-        u64::try_from(members.len())
-            .ok()
-            .and_then(|count| turn.checked_rem(count))
-            .and_then(|place| usize::try_from(place).ok())
-            .unwrap_or(0)
+        place::of_turn(turn, members.len())
     } else {
         0
     };

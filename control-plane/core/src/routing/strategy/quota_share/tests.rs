@@ -7,7 +7,7 @@ use crate::config::Strategy;
 use crate::ids::{ConnectionId, ModelId, ProviderId};
 use crate::number::Finite;
 use crate::routing::strategy::Scope;
-use crate::routing::strategy::stage::{Actor, NOW, Stage};
+use crate::routing::strategy::stage::{Actor, NOW, Stage, seen};
 use crate::telemetry::{QuotaSnapshot, QuotaWindow};
 use crate::time::Timestamp;
 
@@ -99,7 +99,7 @@ fn vector_routing_v_qs7_a_used_up_account_goes_behind_until_its_reset() {
     let end = NOW.plus_ms(60_000);
     stage.actors[0].quota = Some(QuotaSnapshot {
         session: Some(window(1.0, Some(end))),
-        ..QuotaSnapshot::default()
+        ..seen()
     });
     assert_eq!(keys(&stage), "BA");
     stage.now = end;
@@ -116,26 +116,26 @@ fn vector_routing_v_qs8_a_single_account_at_its_cap_is_used() {
 }
 
 #[rstest]
-#[case::weekly(QuotaSnapshot { weekly: Some(window(1.2, None)), ..QuotaSnapshot::default() }, "BA")]
+#[case::weekly(QuotaSnapshot { weekly: Some(window(1.2, None)), ..seen() }, "BA")]
 #[case::weekly_of_the_model(
     QuotaSnapshot {
         weekly_by_model: vec![(ModelId::new("m-A").unwrap(), window(1.0, None))],
-        ..QuotaSnapshot::default()
+        ..seen()
     },
     "BA"
 )]
 #[case::weekly_of_another_model(
     QuotaSnapshot {
         weekly_by_model: vec![(ModelId::new("m-B").unwrap(), window(1.0, None))],
-        ..QuotaSnapshot::default()
+        ..seen()
     },
     "AB"
 )]
 #[case::monthly_is_no_bucket(
-    QuotaSnapshot { monthly: Some(window(1.0, None)), ..QuotaSnapshot::default() },
+    QuotaSnapshot { monthly: Some(window(1.0, None)), ..seen() },
     "AB"
 )]
-#[case::nearly(QuotaSnapshot { session: Some(window(0.999, None)), ..QuotaSnapshot::default() }, "AB")]
+#[case::nearly(QuotaSnapshot { session: Some(window(0.999, None)), ..seen() }, "AB")]
 fn buckets_say_who_is_used_up(#[case] quota: QuotaSnapshot, #[case] expected: &str) {
     let mut stage = stage(&[1.0, 1.0]);
     stage.actors[0].quota = Some(quota);
@@ -147,7 +147,7 @@ fn without_a_connection_nothing_is_used_up() {
     let mut stage = stage(&[1.0, 1.0]);
     stage.actors[0].quota = Some(QuotaSnapshot {
         session: Some(window(1.0, None)),
-        ..QuotaSnapshot::default()
+        ..seen()
     });
     stage.actors[0].connection = None;
     assert_eq!(keys(&stage), "AB");
@@ -159,7 +159,7 @@ fn the_last_ones_stand_by_what_keeps_them_back() {
     stage.actors[0].eligible = false;
     stage.actors[1].quota = Some(QuotaSnapshot {
         weekly: Some(window(1.0, None)),
-        ..QuotaSnapshot::default()
+        ..seen()
     });
     stage.actors[2].cap = Some(2);
     stage.actors[2].in_flight = 2;
@@ -218,7 +218,7 @@ prop_compose! {
             in_flight,
             quota: used.map(|used| QuotaSnapshot {
                 weekly: Some(window(used, None)),
-                ..QuotaSnapshot::default()
+                ..seen()
             }),
             connection: connected.then(|| ConnectionId::new("c").unwrap()),
             ..Actor::new("A").weight(weight)

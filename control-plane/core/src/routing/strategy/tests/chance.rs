@@ -39,7 +39,7 @@ fn vector_routing_v_ff1() {
     let quota = QuotaSnapshot {
         session: Some(window(0.99, HOUR_MS)),
         used: Some(finite(0.99)),
-        ..QuotaSnapshot::default()
+        ..seen()
     };
     desk.set_quota('A', quota);
     assert_eq!(desk.order(Strategy::FillFirst), "AB");
@@ -47,8 +47,9 @@ fn vector_routing_v_ff1() {
 
 #[test]
 fn accounts_are_expanded_where_their_quota_or_cache_decides() {
-    let expanding: Vec<Strategy> = properties::ALL
-        .into_iter()
+    let expanding: Vec<Strategy> = Strategy::ALL
+        .iter()
+        .copied()
         .filter(|strategy| of(*strategy).expands_accounts())
         .collect();
     for strategy in [

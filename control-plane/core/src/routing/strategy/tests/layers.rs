@@ -31,9 +31,18 @@ fn cached(digits: &str, models: &str) -> Desk {
 
 impl Desk {
     fn layered(&self, strategy: Strategy) -> String {
-        let mut order: Vec<usize> = (0..self.places.len()).collect();
-        self.ask(|question| apply(&mut order, question, strategy));
-        self.letters(&order)
+        self.layered_within(strategy, self.places.len())
+    }
+
+    /// With so many, from the first on, that may be moved.
+    fn layered_within(&self, strategy: Strategy, movable: usize) -> String {
+        let order: Vec<usize> = (0..self.places.len()).collect();
+        let mut ordered = Ordered {
+            movable,
+            ..order.into()
+        };
+        self.ask(|question| apply(&mut ordered, question, strategy));
+        self.letters(&ordered.order)
     }
 }
 
@@ -53,11 +62,11 @@ fn the_account_of_the_conversation_is_first() {
 #[case::no_account(|desk: &mut Desk| desk.place('C').connection = None)]
 #[case::little_left(|desk: &mut Desk| desk.set_quota('C', QuotaSnapshot {
     session: Some(window(0.85, HOUR_MS)),
-    ..QuotaSnapshot::default()
+    ..seen()
 }))]
 #[case::limit_reached(|desk: &mut Desk| desk.set_quota('C', QuotaSnapshot {
     limit_reached: true,
-    ..QuotaSnapshot::default()
+    ..seen()
 }))]
 fn the_conversation_moves_on_when_its_account_cannot_serve(#[case] happens: fn(&mut Desk)) {
     let mut desk = stuck("ABC", 'C');
@@ -70,7 +79,7 @@ fn enough_left_keeps_the_conversation() {
     let mut desk = stuck("ABC", 'C');
     let quota = QuotaSnapshot {
         session: Some(window(0.84, HOUR_MS)),
-        ..QuotaSnapshot::default()
+        ..seen()
     };
     desk.set_quota('C', quota);
     assert_eq!(desk.layered(Strategy::Priority), "CAB");
@@ -139,4 +148,15 @@ fn auto_may_have_looked_at_the_cache(
         ..AutoConfig::default()
     });
     assert_eq!(desk.layered(Strategy::Auto), expected);
+}
+
+#[test]
+fn what_the_strategy_put_behind_on_purpose_stays_behind() {
+    let desk = cached("123", "xxx");
+    assert_eq!(desk.layered_within(Strategy::Auto, 2), "213");
+    assert_eq!(desk.layered_within(Strategy::Priority, 2), "213");
+    let desk = stuck("ABCD", 'C');
+    assert_eq!(desk.layered_within(Strategy::Auto, 2), "ABCD");
+    assert_eq!(desk.layered_within(Strategy::Auto, 3), "CABD");
+    assert_eq!(desk.layered_within(Strategy::RoundRobin, 0), "ABCD");
 }

@@ -27,7 +27,7 @@ fn example(text: &str) -> Document {
 #[test]
 fn every_strategy_has_a_section_with_an_example_that_builds() {
     let common = example(PAGE);
-    for strategy in properties::ALL {
+    for strategy in Strategy::ALL.iter().copied() {
         if strategy == Strategy::QuotaShare {
             // Nobody writes it: quota pools make such combos.
             continue;
@@ -54,7 +54,7 @@ fn every_account_strategy_is_named_and_no_other() {
     let text = section("Accounts");
     let (_, list) = text.split_once("\n\n").expect("a list");
     let (list, _) = list.split_once(".\n").expect("its end");
-    for strategy in properties::ALL {
+    for strategy in Strategy::ALL.iter().copied() {
         let word = strategy.as_str();
         let named = list.contains(&format!("`{word}`"));
         let quoted = format!("\"{word}\"");

@@ -39,7 +39,7 @@ fn drawn(desk: &mut Desk, letters: &str, first: char, second: char) {
     desk.places.retain(|place| letters.contains(&place.key));
     let count = desk.places.len();
     let wanted = (desk.position(first), desk.position(second));
-    desk.seed = seed_where(|seed| two_of(&mut Random::new(seed), count) == wanted);
+    desk.seed = desk.seed_where(|random| two_of(random, count) == wanted);
 }
 
 #[rstest]

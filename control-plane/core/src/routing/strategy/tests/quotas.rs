@@ -13,14 +13,14 @@ fn quota(
     QuotaSnapshot {
         session: session.into(),
         weekly: weekly.into(),
-        ..QuotaSnapshot::default()
+        ..seen()
     }
 }
 
 fn limit_reached() -> QuotaSnapshot {
     QuotaSnapshot {
         limit_reached: true,
-        ..QuotaSnapshot::default()
+        ..seen()
     }
 }
 
@@ -41,8 +41,12 @@ fn of_a() -> QuotaSnapshot {
     quota(window(0.2, 4 * HOUR_MS), window(0.3, 6 * DAY_MS))
 }
 
+fn model() -> ModelId {
+    ModelId::new("m").unwrap()
+}
+
 fn score(quota: Option<&QuotaSnapshot>) -> f64 {
-    reset_aware::score(quota, &ComboConfig::default(), NOW)
+    reset_aware::score(quota, &model(), &ComboConfig::default(), NOW)
 }
 
 fn assert_score(quota: &QuotaSnapshot, expected: f64) {
@@ -91,11 +95,11 @@ fn vector_routing_v_rsa3() {
 #[case::both_windows_just_began(quota(window(0.0, 5 * HOUR_MS), window(0.0, 7 * DAY_MS)), 0.32)]
 #[case::a_used_up_week_that_ends_now(quota(window(0.0, 5 * HOUR_MS), window(1.0, 0)), 0.645)]
 #[case::nothing_but_the_overall_share(
-    QuotaSnapshot { used: Some(finite(0.2)), ..QuotaSnapshot::default() },
+    QuotaSnapshot { used: Some(finite(0.2)), ..seen() },
     0.35 * (0.45 * 0.8 + 0.55 * 0.1) + 0.65 * (0.25 * 0.8 + 0.75 * 0.1)
 )]
 #[case::one_window_of_two(quota(None, window(0.0, 7 * DAY_MS)), 0.35 * 0.3625 + 0.65 * 0.25)]
-#[case::a_snapshot_that_says_nothing(QuotaSnapshot::default(), 0.5)]
+#[case::a_snapshot_that_says_nothing(seen(), 0.5)]
 #[case::a_guarded_account_keeps_a_twentieth(
     quota(window(1.0, 5 * HOUR_MS), window(0.0, 7 * DAY_MS)),
     0.05 * 0.65 * 0.25
@@ -112,7 +116,7 @@ fn weights_are_brought_to_one_and_both_zero_is_the_default() {
             reset_aware_weekly_weight: Some(finite(weekly)),
             ..ComboConfig::default()
         };
-        reset_aware::score(Some(&of_a()), &config, NOW)
+        reset_aware::score(Some(&of_a()), &model(), &config, NOW)
     };
     assert!((weighted(35.0, 65.0) - score(Some(&of_a()))).abs() < 1e-12);
     assert!((weighted(f64::MAX, f64::MAX) - weighted(1.0, 1.0)).abs() < 1e-12);
@@ -199,7 +203,7 @@ fn without_a_named_window_any_end_counts_and_then_the_overall_one() {
     let mut desk = Desk::of("ABC");
     let overall = QuotaSnapshot {
         resets_at: Some(NOW.plus_ms(3 * HOUR_MS)),
-        ..QuotaSnapshot::default()
+        ..seen()
     };
     desk.set_quota('A', overall);
     let of_model = QuotaSnapshot {
@@ -207,7 +211,7 @@ fn without_a_named_window_any_end_counts_and_then_the_overall_one() {
             (ModelId::new("another").unwrap(), window(0.5, 1)),
             (desk.place('B').model.clone(), window(0.5, HOUR_MS)),
         ],
-        ..QuotaSnapshot::default()
+        ..seen()
     };
     desk.set_quota('B', of_model);
     desk.set_quota('C', quota(window(0.5, 2 * HOUR_MS), None));
@@ -243,7 +247,7 @@ fn vector_routing_v_hr2() {
 #[case::began_anew_since(quota(past_window(0.9, 1), window(0.2, DAY_MS)), 0.8)]
 #[case::limit_reached(limit_reached(), 0.0)]
 #[case::the_overall_share(
-    QuotaSnapshot { used: Some(finite(0.3)), ..QuotaSnapshot::default() },
+    QuotaSnapshot { used: Some(finite(0.3)), ..seen() },
     0.7
 )]
 #[case::of_the_window_that_is_full(
@@ -256,4 +260,90 @@ fn vector_routing_v_hr2() {
 )]
 fn what_is_left(#[case] quota: QuotaSnapshot, #[case] expected: f64) {
     assert!((headroom::left(Some(&quota), NOW) - expected).abs() < 1e-12);
+}
+
+/// The snapshot was taken so long ago.
+fn ago(quota: QuotaSnapshot, ms: u64) -> QuotaSnapshot {
+    QuotaSnapshot {
+        observed_at: NOW.minus_ms(ms),
+        ..quota
+    }
+}
+
+fn endless(used: f64) -> QuotaWindow {
+    QuotaWindow {
+        used: finite(used),
+        resets_at: None,
+    }
+}
+
+#[rstest]
+#[case::a_session(quota(endless(1.0), None), 5 * HOUR_MS)]
+#[case::a_week(quota(None, endless(1.0)), 7 * DAY_MS)]
+#[case::a_month(
+    QuotaSnapshot { monthly: Some(endless(1.0)), limit_reached: true, ..seen() },
+    30 * DAY_MS
+)]
+#[case::a_limit_of_no_window(limit_reached(), DAY_MS)]
+#[case::a_limit_of_a_window_that_is_not_full(
+    QuotaSnapshot { limit_reached: true, ..quota(endless(0.5), endless(0.5)) },
+    7 * DAY_MS
+)]
+#[case::a_limit_of_the_window_that_is_full(
+    QuotaSnapshot { limit_reached: true, ..quota(endless(1.0), endless(0.0)) },
+    5 * HOUR_MS
+)]
+#[case::everything(QuotaSnapshot { used: Some(finite(1.0)), ..seen() }, DAY_MS)]
+fn without_an_end_what_was_seen_is_over_after_the_length_of_the_window(
+    #[case] quota: QuotaSnapshot,
+    #[case] length_ms: u64,
+) {
+    let left = |age_ms| headroom::left(Some(&ago(quota.clone(), age_ms)), NOW);
+    assert!(left(length_ms - 1) < 1e-9);
+    assert!(left(length_ms) > 0.4);
+    // By now the account is not the last any more.
+    let worst = score(Some(&ago(quota.clone(), length_ms - 1)));
+    assert!(score(Some(&ago(quota.clone(), length_ms))) > worst.max(0.1));
+}
+
+#[test]
+fn a_limit_of_a_window_ends_with_it() {
+    let mut desk = Desk::of("AB");
+    desk.set_quota('A', ago(limit_reached(), DAY_MS - 1));
+    desk.set_quota(
+        'B',
+        quota(window(0.9, 5 * HOUR_MS), window(0.9, 7 * DAY_MS)),
+    );
+    assert_eq!(desk.order(Strategy::ResetAware), "BA");
+    desk.set_quota('A', ago(limit_reached(), DAY_MS));
+    assert_eq!(desk.order(Strategy::ResetAware), "AB");
+}
+
+#[test]
+fn a_session_that_began_anew_is_not_guarded() {
+    // As vector C, but the session began anew a second ago: nothing is taken off.
+    let guarded = quota(window(0.95, 1), window(0.4, 3 * DAY_MS));
+    let free = quota(past_window(0.95, 1_000), window(0.4, 3 * DAY_MS));
+    assert!((score(Some(&free)) - 2.0 * score(Some(&guarded))).abs() < 0.000_1);
+}
+
+#[test]
+fn who_may_not_use_the_model_this_week_is_last() {
+    let mut desk = Desk::of("ABC");
+    let of_model = |model: &ModelId, left_ms| QuotaSnapshot {
+        weekly_by_model: vec![(model.clone(), window(1.0, left_ms))],
+        ..quota(window(0.0, 5 * HOUR_MS), window(0.0, 7 * DAY_MS))
+    };
+    let (a, b) = (desk.place('A').model.clone(), desk.place('B').model.clone());
+    desk.set_quota('A', of_model(&a, HOUR_MS));
+    desk.set_quota(
+        'C',
+        quota(window(1.0, 5 * HOUR_MS), window(0.9, 7 * DAY_MS)),
+    );
+    assert_eq!(desk.order(Strategy::ResetAware), "BCA");
+    // That of another model does not matter.
+    desk.set_quota('A', of_model(&b, HOUR_MS));
+    assert_eq!(desk.order(Strategy::ResetAware), "BAC");
+    desk.set_quota('A', of_model(&a, 0));
+    assert_eq!(desk.order(Strategy::ResetAware), "BAC");
 }

@@ -139,6 +139,10 @@ fn decks_differ_between_combos_and_with_the_targets() {
     assert_ne!(heads(&Desk::of("ABC")), heads(&other));
     let more = Desk::of("ABCD");
     assert_dealt_evenly(&heads(&more), 4);
+    // Without the new target the others do not just close ranks.
+    let without_d: String = heads(&more).replace('D', "");
+    let of_three = heads(&Desk::of("ABC"));
+    assert_ne!(without_d.as_bytes()[..30], of_three.as_bytes()[..30]);
     // A counter in the middle of a deck of three deals from a deck of four as if it had always done so.
     more.set_turn(TurnPurpose::StrictRandom, 40);
     assert_dealt_evenly(&heads(&more), 4);

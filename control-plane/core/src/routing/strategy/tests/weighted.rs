@@ -11,7 +11,7 @@ fn desk(weights: &[u32], unit: f64) -> Desk {
     for (place, weight) in desk.places.iter_mut().zip(weights) {
         place.weight = Finite::from(*weight);
     }
-    desk.seed = seed_where(|seed| (Random::new(seed).unit() - unit).abs() < 0.001);
+    desk.seed = desk.seed_where(|random| (random.unit() - unit).abs() < 0.001);
     desk
 }
 
@@ -114,6 +114,38 @@ fn a_draw_is_in_force_for_as_many_requests_as_configured() {
     }
     let of_a = draws.iter().filter(|draw| draw[0] == b'A').count();
     assert!((650..750).contains(&of_a), "{of_a} of 1000");
+}
+
+#[test]
+fn a_draw_in_force_stands_whoever_else_is_excluded() {
+    let mut desk = desk(&[70, 20, 10], 0.0);
+    desk.config.sticky_weighted_limit = Some(2);
+    let heads = |desk: &Desk| -> String {
+        desk.set_turn(TurnPurpose::Weighted, 0);
+        desk.heads(Strategy::Weighted, 400)
+    };
+    let before = heads(&desk);
+    for excluded in ['A', 'B', 'C'] {
+        desk.exclude(excluded);
+        for (before, now) in before.chars().zip(heads(&desk).chars()) {
+            if before == excluded {
+                assert_ne!(now, excluded);
+            } else {
+                assert_eq!(now, before, "without {excluded}");
+            }
+        }
+        desk.place(excluded).eligible = true;
+    }
+}
+
+#[test]
+fn the_share_of_an_excluded_step_falls_to_the_others_by_weight() {
+    let mut desk = desk(&[70, 20, 10], 0.0);
+    desk.config.sticky_weighted_limit = Some(2);
+    desk.exclude('A');
+    let heads = desk.heads(Strategy::Weighted, 6_000);
+    let of_b = heads.matches('B').count();
+    assert!((3_800..4_200).contains(&of_b), "{of_b} of 6000");
 }
 
 #[test]

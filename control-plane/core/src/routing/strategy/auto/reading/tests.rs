@@ -3,7 +3,7 @@
 use rstest::rstest;
 
 use crate::ids::ModelId;
-use crate::routing::strategy::stage::{Actor, NOW, Stage};
+use crate::routing::strategy::stage::{Actor, NOW, Stage, seen};
 use crate::telemetry::{QuotaSnapshot, QuotaWindow};
 
 use super::*;
@@ -201,7 +201,7 @@ fn quotas_that_are_soon_lost_are_urgent() {
         quota: Some(QuotaSnapshot {
             session: Some(ends_in(9_000_000)),
             weekly: Some(ends_in(0)),
-            ..QuotaSnapshot::default()
+            ..seen()
         }),
         ..Actor::new("A")
     }]);
@@ -221,7 +221,7 @@ mod allowances {
     }
 
     fn snapshot() -> QuotaSnapshot {
-        QuotaSnapshot::default()
+        seen()
     }
 
     #[rstest]
@@ -260,7 +260,7 @@ mod allowances {
         #[case] expected: f64,
     ) {
         let model = ModelId::new("m-A").unwrap();
-        let allowance = Allowance::of(Some(&quota), &model, NOW);
+        let allowance = Allowance::of(Some(&quota), &model, 0.0, NOW);
         assert!((allowance.left - expected).abs() < 1e-12, "{allowance:?}");
         assert_eq!(allowance.unreadable, quota.unreadable);
     }
@@ -272,7 +272,7 @@ mod allowances {
     #[case::monthly(QuotaSnapshot { monthly: Some(window(0.0, None)), ..snapshot() }, 2_592_000.0)]
     fn the_shortest_window_is_the_interval(#[case] quota: QuotaSnapshot, #[case] expected: f64) {
         let model = ModelId::new("m-A").unwrap();
-        let allowance = Allowance::of(Some(&quota), &model, NOW);
+        let allowance = Allowance::of(Some(&quota), &model, 0.0, NOW);
         assert_eq!(allowance.interval_secs, expected);
     }
 }

@@ -57,6 +57,45 @@ fn vector_routing_v_au11_when_nothing_is_affordable_the_fallback_decides() {
     assert_eq!(rejection.pool_size, 3);
 }
 
+#[test]
+fn what_costs_exactly_the_cap_is_affordable() {
+    // 0.1 for a million tokens, times three, is a little more than 0.3 as numbers go.
+    let mut stage = priced(0.000_3);
+    stage.facts.estimated_tokens = Some(3_000);
+    stage.facts.budget_fallback = Some(BudgetFallback::Strict);
+    stage.actors[1].info.input_price = Some(finite(0.1));
+    stage.actors[1].info.output_price = Some(finite(0.1));
+    assert_eq!(stage.order(Strategy::Auto).unwrap().usable, 1);
+    stage.facts.budget = Some(finite(0.000_299_9));
+    assert_eq!(refusal(&stage).status, 402);
+}
+
+#[test]
+fn what_is_cheap_but_excluded_by_a_gate_is_not_affordable() {
+    let mut stage = priced(0.002);
+    stage.actors[1].eligible = false;
+    // Of those that can be used the cheaper one, whatever is known of the others.
+    assert_eq!(stage.head(Strategy::Auto), 2);
+    stage.facts.budget_fallback = Some(BudgetFallback::Strict);
+    assert_eq!(refusal(&stage).status, 402);
+    for actor in &mut stage.actors {
+        actor.eligible = false;
+    }
+    assert_eq!(stage.order(Strategy::Auto).unwrap().usable, 1);
+}
+
+#[test]
+fn layers_do_not_move_what_is_over_the_cap() {
+    let stage = priced(0.005);
+    let ordered = stage.order(Strategy::Auto).unwrap();
+    assert_eq!((ordered.usable, ordered.movable), (3, 2));
+    let nothing_affordable = priced(0.000_5).order(Strategy::Auto).unwrap();
+    assert_eq!(
+        (nothing_affordable.usable, nothing_affordable.movable),
+        (3, 1)
+    );
+}
+
 #[rstest]
 #[case::of_the_combo(None, Some(0.005), 1_000, "BCA")]
 #[case::the_request_comes_first(Some(1.0), Some(0.005), 1_000, "ABC")]

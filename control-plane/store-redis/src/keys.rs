@@ -11,6 +11,8 @@
 //! | `index` | sorted set | names of values and marks by their end in ms |
 //! | `v:<key>` | string | a value |
 //! | `r:<plane>` | string | a report mark; the plane's incarnation as 16 hex digits |
+//! | `o:<key>` | string | a value outside the change stream |
+//! | `t:<key>` | string | the next number of a shared counter |
 //!
 //! Besides, `tidegate:1:{announce}:schemas` is a hash of announced schemas.
 
@@ -61,6 +63,18 @@ pub fn mark(shard: Shard, plane: PlaneIncarnation) -> String {
     format!("{}{MARK}{:016x}", prefix(shard), plane.0)
 }
 
+/// A value outside the change stream.
+#[must_use]
+pub fn cell(shard: Shard, key: &str) -> String {
+    format!("{}o:{key}", prefix(shard))
+}
+
+/// A shared counter.
+#[must_use]
+pub fn turn(shard: Shard, key: &str) -> String {
+    format!("{}t:{key}", prefix(shard))
+}
+
 const VALUE: &str = "v:";
 const MARK: &str = "r:";
 
@@ -109,6 +123,8 @@ mod tests {
             mark(shard, PlaneIncarnation(0xab)),
             "tidegate:1:{s07}:r:00000000000000ab"
         );
+        assert_eq!(cell(shard, "m:openai/a"), "tidegate:1:{s07}:o:m:openai/a");
+        assert_eq!(turn(shard, "deck:c"), "tidegate:1:{s07}:t:deck:c");
     }
 
     #[test]

@@ -5,8 +5,8 @@ use tidegate_core::ids::PlaneIncarnation;
 use tidegate_core::time::Timestamp;
 use tidegate_core::version::{Incarnation, Revision, Version};
 use tidegate_store::hot::{
-    Announcement, Change, HotStoreError, Refusal, RefusalReason, ReportMark, ShardCheck,
-    ShardImage, ShardWrite, WriteOutcome,
+    Announcement, Cell, Change, HotStoreError, Refusal, RefusalReason, ReportMark, ShardCheck,
+    ShardImage, ShardWrite, SwapOutcome, SwapRefusal, WriteOutcome,
 };
 
 use crate::keys::{Named, parse_name};
@@ -114,6 +114,50 @@ fn refusal(
         values,
         marks,
     })
+}
+
+/// The answer of `swap_v1`.
+pub(crate) fn swap_outcome(answer: Value) -> Result<SwapOutcome, HotStoreError> {
+    let mut parts = list(answer, "answer of a swap")?;
+    match bytes(parts.next()).as_deref() {
+        Some(b"swapped") => Ok(SwapOutcome::Swapped {
+            version: number(parts.next(), "version of a swap")?,
+            now: Timestamp(number(parts.next(), "time of a swap")?),
+        }),
+        Some(b"refused") => Ok(SwapOutcome::Refused {
+            reason: match bytes(parts.next()).as_deref() {
+                Some(b"late") => SwapRefusal::Late,
+                Some(b"conflict") => SwapRefusal::Conflict,
+                _ => return Err(protocol("reason of a refused swap")),
+            },
+            found: found_cell(parts.next())?,
+            now: Timestamp(number(parts.next(), "time of a refused swap")?),
+        }),
+        _ => Err(protocol("outcome of a swap")),
+    }
+}
+
+/// The answer of `cell_v1`.
+pub(crate) fn cell(answer: Value) -> Result<(Option<Cell>, Timestamp), HotStoreError> {
+    let mut parts = list(answer, "answer of a cell")?;
+    let found = found_cell(parts.next())?;
+    let now = Timestamp(number(parts.next(), "time of a cell")?);
+    Ok((found, now))
+}
+
+/// The answer of `turn_v1`.
+pub(crate) fn turn(answer: Value) -> Result<u64, HotStoreError> {
+    number(Some(answer), "number of a turn")
+}
+
+fn found_cell(text: Option<Value>) -> Result<Option<Cell>, HotStoreError> {
+    match text {
+        None | Some(Value::Nil) => Ok(None),
+        text => bytes(text)
+            .and_then(|text| text::parse_cell(&text))
+            .map(Some)
+            .ok_or_else(|| protocol("text of a cell")),
+    }
 }
 
 /// The answer of `check_v1`.

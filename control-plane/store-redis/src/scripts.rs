@@ -11,6 +11,9 @@ pub(crate) struct Scripts {
     pub(crate) check: Script,
     pub(crate) begin: Script,
     pub(crate) announce: Script,
+    pub(crate) swap: Script,
+    pub(crate) cell: Script,
+    pub(crate) turn: Script,
 }
 
 impl Scripts {
@@ -21,6 +24,9 @@ impl Scripts {
             check: Script::new(include_str!("../scripts/check_v1.lua")),
             begin: Script::new(include_str!("../scripts/begin_v1.lua")),
             announce: Script::new(include_str!("../scripts/announce_v1.lua")),
+            swap: Script::new(include_str!("../scripts/swap_v1.lua")),
+            cell: Script::new(include_str!("../scripts/cell_v1.lua")),
+            turn: Script::new(include_str!("../scripts/turn_v1.lua")),
         }
     }
 }

@@ -9,10 +9,10 @@ use redis::ScriptInvocation;
 use tidegate_core::ids::Shard;
 use tidegate_core::time::Timestamp;
 use tidegate_core::version::Incarnation;
-use tidegate_store::hot::bounds::check_incarnations;
+use tidegate_store::hot::bounds::{check_incarnations, check_key};
 use tidegate_store::hot::{
-    Announcement, Followed, HotStore, HotStoreError, MARK_TTL, ShardCheck, ShardImage, ShardWrite,
-    VersionVector, WriteOutcome,
+    Announcement, Cell, Followed, HotStore, HotStoreError, MARK_TTL, ShardCheck, ShardImage,
+    ShardWrite, Swap, SwapOutcome, VersionVector, WriteOutcome,
 };
 
 use crate::config::{RedisConfig, RedisConfigError, RedisLimits};
@@ -145,6 +145,44 @@ impl HotStore for RedisHotStore {
 
     fn follow(&self, from: VersionVector) -> BoxStream<'static, Followed> {
         follow::follow(&self.target, self.limits, from)
+    }
+
+    async fn swap(&self, swap: Swap) -> Result<SwapOutcome, HotStoreError> {
+        swap.check_bounds()?;
+        let mut script = self.scripts.swap.key(keys::cell(swap.shard, &swap.key));
+        script
+            .arg(swap.not_after.0)
+            .arg(
+                swap.expected
+                    .map_or_else(String::new, |version| version.to_string()),
+            )
+            .arg(swap.schema)
+            .arg(swap.expires_at.0)
+            .arg(text::server_end(swap.expires_at))
+            .arg(swap.payload.as_slice());
+        reply::swap_outcome(self.call(&script).await?)
+    }
+
+    async fn cell(
+        &self,
+        shard: Shard,
+        key: &str,
+    ) -> Result<(Option<Cell>, Timestamp), HotStoreError> {
+        check_key(key)?;
+        let script = self.scripts.cell.key(keys::cell(shard, key));
+        reply::cell(self.call(&script).await?)
+    }
+
+    async fn next_turn(
+        &self,
+        shard: Shard,
+        key: &str,
+        ttl: Duration,
+    ) -> Result<u64, HotStoreError> {
+        check_key(key)?;
+        let mut script = self.scripts.turn.key(keys::turn(shard, key));
+        script.arg(millis(ttl).max(1));
+        reply::turn(self.call(&script).await?)
     }
 
     async fn announce(

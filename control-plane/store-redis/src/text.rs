@@ -2,7 +2,7 @@
 
 use tidegate_core::time::Timestamp;
 use tidegate_core::version::Version;
-use tidegate_store::hot::Entry;
+use tidegate_store::hot::{Cell, Entry};
 
 /// Largest end, in ms, that the server is asked to keep; beyond it a value has no end that anyone will see.
 const MAX_SERVER_END_MS: u64 = (1 << 53) - 1;
@@ -42,6 +42,22 @@ pub(crate) fn parse(key: String, text: &[u8]) -> Option<Entry> {
     })
 }
 
+/// Reads a value outside the change stream back: `<schema> <version> <expires_at>\n<payload>`, as `scripts/swap_v1.lua`
+/// writes it. `None` when it is not one.
+pub(crate) fn parse_cell(text: &[u8]) -> Option<Cell> {
+    let end = text.iter().position(|byte| *byte == b'\n')?;
+    let (header, rest) = text.split_at_checked(end)?;
+    let payload = rest.get(1..)?.to_vec();
+    let mut numbers = std::str::from_utf8(header).ok()?.split(' ');
+    let cell = Cell {
+        schema: numbers.next()?.parse().ok()?,
+        version: numbers.next()?.parse().ok()?,
+        expires_at: Timestamp(numbers.next()?.parse().ok()?),
+        payload,
+    };
+    numbers.next().is_none().then_some(cell)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -70,6 +86,17 @@ mod tests {
             b"1  2 3 4\n",
         ] {
             assert_eq!(parse("k".to_owned(), text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_cell_is_read_back_and_nothing_else() {
+        let cell = parse_cell(b"3 17 99\n{\n}").unwrap();
+        assert_eq!((cell.schema, cell.version), (3, 17));
+        assert_eq!(cell.expires_at, Timestamp(99));
+        assert_eq!(cell.payload, b"{\n}");
+        for text in [&b""[..], b"1 2 3", b"1 2\n", b"1 2 3 4\n", b"1 x 3\n"] {
+            assert_eq!(parse_cell(text), None, "{text:?}");
         }
     }
 

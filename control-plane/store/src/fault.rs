@@ -20,8 +20,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::hot::{
-    Announcement, Followed, HotStore, HotStoreError, ShardCheck, ShardImage, ShardWrite,
-    VersionVector, WriteOutcome,
+    Announcement, Cell, Followed, HotStore, HotStoreError, ShardCheck, ShardImage, ShardWrite,
+    Swap, SwapOutcome, VersionVector, WriteOutcome,
 };
 
 /// Most writes that wait to run late; the oldest is lost when there are more.
@@ -142,7 +142,7 @@ impl<S: HotStore + ?Sized> FaultyHotStore<S> {
         std::mem::take(&mut self.faults.switches.lock().parked).len()
     }
 
-    /// Does a call that changes nothing when it comes late.
+    /// Does a call that is not parked: cut off at its limit, it has run or never will.
     async fn pass<T>(
         &self,
         call: impl Future<Output = Result<T, HotStoreError>> + Send,
@@ -275,6 +275,27 @@ impl<S: HotStore + ?Sized> HotStore for FaultyHotStore<S> {
             Some((item, (followed, faults)))
         })
         .boxed()
+    }
+
+    async fn swap(&self, swap: Swap) -> Result<SwapOutcome, HotStoreError> {
+        self.pass(self.store.swap(swap)).await
+    }
+
+    async fn cell(
+        &self,
+        shard: Shard,
+        key: &str,
+    ) -> Result<(Option<Cell>, Timestamp), HotStoreError> {
+        self.pass(self.store.cell(shard, key)).await
+    }
+
+    async fn next_turn(
+        &self,
+        shard: Shard,
+        key: &str,
+        ttl: Duration,
+    ) -> Result<u64, HotStoreError> {
+        self.pass(self.store.next_turn(shard, key, ttl)).await
     }
 
     async fn announce(

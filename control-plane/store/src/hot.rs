@@ -201,6 +201,70 @@ pub enum HotStoreError {
     Bounds(&'static str),
 }
 
+/// A value outside the change stream: shared and short-lived, seen only by who asks for it. It belongs to no
+/// incarnation, so it simply is absent after a loss (`architecture.md` §3, `m:`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cell {
+    /// Which swap put it there. Later ones have larger versions, also after the value ended in between, unless the
+    /// store's clock steps back then.
+    pub version: u64,
+    /// Schema of the payload.
+    pub schema: u32,
+    /// The value, encoded.
+    pub payload: Vec<u8>,
+    /// When the store forgets it, in the store's time.
+    pub expires_at: Timestamp,
+}
+
+/// A replacement of one value outside the change stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Swap {
+    /// Where.
+    pub shard: Shard,
+    /// Name within the shard's values of this kind.
+    pub key: String,
+    /// The version the caller based the new value on; `None` = the key was absent.
+    pub expected: Option<u64>,
+    /// Schema of the payload.
+    pub schema: u32,
+    /// The new value, encoded.
+    pub payload: Vec<u8>,
+    /// When it is to be forgotten.
+    pub expires_at: Timestamp,
+    /// Refused when the store's time is past this, so that a call that hung cannot act late.
+    pub not_after: Timestamp,
+}
+
+/// What became of a swap.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SwapOutcome {
+    /// The new value stands.
+    Swapped {
+        /// Its version.
+        version: u64,
+        /// The store's time.
+        now: Timestamp,
+    },
+    /// The value is as it was.
+    Refused {
+        /// Why, in the order in which it is checked: late, conflict.
+        reason: SwapRefusal,
+        /// What stands.
+        found: Option<Cell>,
+        /// The store's time.
+        now: Timestamp,
+    },
+}
+
+/// Why a swap was refused, in the order in which it is checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SwapRefusal {
+    /// The store's time is past `not_after`.
+    Late,
+    /// Another version stands than expected.
+    Conflict,
+}
+
 /// A replica's announcement of the schema it can read and write (`architecture.md` §3, Schemas).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Announcement {
@@ -237,6 +301,21 @@ pub trait HotStore: Debug + Send + Sync + 'static {
     /// [`Followed::Doubt`] whenever something may be missing, and ends only when dropped. For adapters
     /// over a network it uses a connection of its own.
     fn follow(&self, from: VersionVector) -> BoxStream<'static, Followed>;
+
+    /// Replaces one value outside the change stream if the expected version stands. Needs no incarnation.
+    async fn swap(&self, swap: Swap) -> Result<SwapOutcome, HotStoreError>;
+
+    /// Reads one value outside the change stream, and the store's time.
+    async fn cell(
+        &self,
+        shard: Shard,
+        key: &str,
+    ) -> Result<(Option<Cell>, Timestamp), HotStoreError>;
+
+    /// The next number of a counter that all replicas share, from 0; no number is given out twice. The counter begins
+    /// anew when nobody took one for `ttl`, and after a loss.
+    async fn next_turn(&self, shard: Shard, key: &str, ttl: Duration)
+    -> Result<u64, HotStoreError>;
 
     /// Announces this replica's schema; forgotten after `ttl`.
     async fn announce(

@@ -10,6 +10,7 @@
 //! server may suffer can be done to it on purpose: [`MemoryHotStore::flush`], [`MemoryHotStore::swap_server`],
 //! [`MemoryHotStore::restart_from`], [`MemoryHotStore::lose_last_writes`], [`MemoryHotStore::step_clock`].
 
+mod cells;
 pub mod clock;
 mod damage;
 mod follow;
@@ -28,10 +29,10 @@ use tidegate_core::time::Timestamp;
 use tidegate_core::version::Incarnation;
 use tokio::sync::watch;
 
-use crate::hot::bounds::check_incarnations;
+use crate::hot::bounds::{check_incarnations, check_key};
 use crate::hot::{
-    Announcement, Followed, HotStore, HotStoreError, ShardCheck, ShardImage, ShardWrite,
-    VersionVector, WriteOutcome,
+    Announcement, Cell, Followed, HotStore, HotStoreError, ShardCheck, ShardImage, ShardWrite,
+    Swap, SwapOutcome, VersionVector, WriteOutcome,
 };
 use clock::{Clock, SystemClock};
 pub use damage::MemoryImage;
@@ -228,6 +229,37 @@ impl HotStore for MemoryHotStore {
 
     fn follow(&self, from: VersionVector) -> BoxStream<'static, Followed> {
         follow::follow(Arc::clone(&self.inner), from)
+    }
+
+    async fn swap(&self, swap: Swap) -> Result<SwapOutcome, HotStoreError> {
+        swap.check_bounds()?;
+        let mut memory = self.inner.lock(swap.shard);
+        let now = self.inner.now();
+        Ok(memory.cells.swap(swap, now))
+    }
+
+    async fn cell(
+        &self,
+        shard: Shard,
+        key: &str,
+    ) -> Result<(Option<Cell>, Timestamp), HotStoreError> {
+        check_key(key)?;
+        let mut memory = self.inner.lock(shard);
+        let now = self.inner.now();
+        Ok((memory.cells.get(key, now), now))
+    }
+
+    async fn next_turn(
+        &self,
+        shard: Shard,
+        key: &str,
+        ttl: Duration,
+    ) -> Result<u64, HotStoreError> {
+        check_key(key)?;
+        let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+        let mut memory = self.inner.lock(shard);
+        let now = self.inner.now();
+        Ok(memory.cells.next_turn(key, now, now.plus_ms(ttl_ms)))
     }
 
     async fn announce(

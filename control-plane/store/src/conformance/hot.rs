@@ -14,6 +14,7 @@
 
 pub mod announcements;
 pub mod bounds;
+pub mod cells;
 pub mod concurrency;
 pub mod expiry;
 pub mod following;
@@ -94,6 +95,14 @@ macro_rules! hot_store_conformance {
             marks::marks_are_read_back_with_their_shard,
             bounds::a_write_is_bounded,
             bounds::a_write_at_its_bounds_is_done,
+            cells::a_cell_is_swapped_only_by_who_knows_it,
+            cells::a_late_swap_is_refused,
+            cells::a_cell_that_ended_is_absent_and_not_confused,
+            cells::sixteen_swappers_lose_nothing,
+            cells::turns_are_taken_once_by_sixteen,
+            cells::turns_begin_anew_when_nobody_takes_one,
+            cells::a_flush_takes_cells_and_turns_along,
+            cells::cells_are_bounded,
             announcements::announcements_expire,
             announcements::an_announcement_replaces_the_last_of_its_replica,
             time::time_in_answers_does_not_run_back,

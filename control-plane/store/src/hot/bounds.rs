@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use tidegate_core::version::Incarnation;
 
-use super::{Announcement, HotStoreError, MAX_WRITE_MARKS, MAX_WRITE_VALUES, ShardWrite};
+use super::{Announcement, HotStoreError, MAX_WRITE_MARKS, MAX_WRITE_VALUES, ShardWrite, Swap};
 
 /// Longest name of a value within its shard, in bytes: two names of the domain and what joins them.
 pub const MAX_KEY_BYTES: usize = 512;
@@ -63,6 +63,33 @@ impl ShardWrite {
         }
         Ok(())
     }
+}
+
+impl Swap {
+    /// Whether the swap keeps to the contract.
+    ///
+    /// # Errors
+    /// [`HotStoreError::Bounds`] with the bound that it breaks.
+    pub fn check_bounds(&self) -> Result<(), HotStoreError> {
+        check_key(&self.key)?;
+        if self.payload.len() > MAX_PAYLOAD_BYTES {
+            return Err(HotStoreError::Bounds("a value larger than 256 KiB"));
+        }
+        Ok(())
+    }
+}
+
+/// Whether a name within a shard keeps to the contract.
+///
+/// # Errors
+/// [`HotStoreError::Bounds`] when it is empty or too long.
+pub fn check_key(key: &str) -> Result<(), HotStoreError> {
+    if key.is_empty() || key.len() > MAX_KEY_BYTES {
+        return Err(HotStoreError::Bounds(
+            "a key that is empty or longer than 512 bytes",
+        ));
+    }
+    Ok(())
 }
 
 impl Announcement {

@@ -11,6 +11,8 @@ use crate::hot::{
     Change, Entry, MARK_TTL, Refusal, RefusalReason, ReportMark, ShardCheck, ShardWrite,
 };
 
+use super::cells::Cells;
+
 /// The memory of one shard.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MemoryShard {
@@ -24,6 +26,8 @@ pub(super) struct MemoryShard {
     expiry: BTreeSet<(Timestamp, Ends)>,
     /// The last writes of the incarnation, without gaps, up to `revision`.
     log: VecDeque<Arc<Change>>,
+    /// What is outside the change stream. [`super::MemoryHotStore::lose_last_writes`] leaves it as it is.
+    pub(super) cells: Cells,
 }
 
 /// Who began the incarnation, and where.

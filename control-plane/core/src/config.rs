@@ -141,6 +141,9 @@ pub struct Connection {
     /// As for its provider, for this connection alone; unset = as its provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_model_quota: Option<bool>,
+    /// Most requests at once in the whole fleet, 0..=4 096; unset or 0 = no limit (`routing.md` §11.2).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_concurrent: Option<u32>,
     /// Models this connection may serve; empty = all of the provider.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub models: Vec<ModelId>,

@@ -7,6 +7,7 @@
 //! | [`settings`], [`config`] | the configuration document, its validation and its indexed form |
 //! | [`outcome`], [`classify`] | what was seen, and what it means |
 //! | [`breaker`], [`gate`], [`egress`], [`cooldown`], [`lockout`] | one state machine each |
+//! | [`permit`] | how many attempts may be under way on a connection at once |
 //! | [`daily_reset`] | when the quotas of a day begin anew |
 //! | [`refresh`] | when the access token of a connection is renewed |
 //! | [`retry_budget`] | how many requests may be retries |
@@ -29,6 +30,7 @@ pub mod ids;
 pub mod lockout;
 pub mod number;
 pub mod outcome;
+pub mod permit;
 pub mod random;
 pub mod refresh;
 pub mod retry_budget;

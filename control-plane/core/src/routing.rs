@@ -14,6 +14,7 @@
 //! | `progress` | which pass and target the request is at |
 //! | `accounts` | the accounts of a target and the choice among them |
 //! | `driver`, `endings`, `delays`, `dispatching` | targets and retries; what ends them early; what is waited for; what is sent |
+//! | `permits` | whether a dispatch needs a permit |
 //! | `wait` | waiting for a cooldown instead of failing |
 //! | [`intent`] | what a request is about |
 //! | `emergency` | the last resort when money or quota is used up |
@@ -35,6 +36,7 @@ mod gates;
 pub mod intent;
 mod layers;
 mod order;
+mod permits;
 mod pipeline;
 mod plan;
 mod pool;
@@ -73,6 +75,9 @@ pub use emergency::EMERGENCY_TARGET;
 pub use exclusion::MAX_EXCLUSIONS;
 pub use explain::{ExplainedTarget, Explanation, MAX_EXPLAINED, explain};
 pub use fusion::{Panel, PanelResult, Shortfall};
+pub use permits::{
+    MAX_QUEUE_DEPTH, MAX_QUEUE_TIMEOUT_MS, PermitDemand, PermitPolicy, PermitQueue,
+};
 pub use pipeline::{StageFault, stage_failure};
 pub use plan::{FusionPlan, PipelinePlan, PipelineStage, Plan, PlanMember};
 pub use resolve::{Route, resolve, resolve_request};
@@ -91,6 +96,10 @@ pub trait View {
     ) -> Option<Arc<ConnectionState>>;
     /// Up to which version the view of a shard is complete.
     fn version(&self, shard: Shard) -> Version;
+    /// All permits of a connection are out, as far as this decision found out (`routing.md` §3, gate 10).
+    fn is_full(&self, _connection: &ConnectionId) -> bool {
+        false
+    }
 }
 
 /// What routing needs to know of a request.
@@ -283,6 +292,8 @@ pub struct Dispatch {
     pub model: ModelId,
     /// The breaker is half-open: the attempt may be sent only with the probe.
     pub needs_probe: bool,
+    /// The connection has a limit: the attempt may be sent only with a permit.
+    pub permit: Option<PermitDemand>,
     /// The connection is not clean, so the attempt's verdict is reported at readiness at once.
     pub report_at_readiness: bool,
     /// Version of the provider's shard this rests on.
@@ -326,6 +337,8 @@ pub enum WaitKind {
     Cooldown,
     /// Before a retry on the same target, a repeat of the list or, after some failures, the next target.
     RetryDelay,
+    /// For a permit of a connection; taken outside of decisions.
+    Permit,
 }
 
 /// One target or account that may not be used now (`routing.md` §3).
@@ -382,6 +395,8 @@ pub enum ExclusionReason {
     QuotaCutoff,
     /// 8: the connection or provider does not serve the model, or there is no connection at all.
     Unavailable,
+    /// 10: all permits of the connection are out.
+    ConcurrencyCap,
 }
 
 /// The final answer when nothing (more) can be sent.

@@ -97,6 +97,8 @@ pub struct Settings {
     pub retry_budget: RetryBudgetSettings,
     /// Where a request goes when money or quota is used up (`routing.md` §13.4).
     pub emergency_fallback: EmergencyFallbackSettings,
+    /// Counting the requests at once of accounts that quota pools share (`routing.md` §11.4).
+    pub quota_share_concurrency_limit: QuotaShareConcurrencyLimitSettings,
     /// Limits of an upstream attempt.
     pub streams: StreamSettings,
     /// Renewal of access tokens (`failure-state.md` §3.9).
@@ -214,6 +216,15 @@ pub struct ComboCooldownWaitSettings {
     pub budget_ms: u64,
 }
 
+/// `quotaShareConcurrencyLimit`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct QuotaShareConcurrencyLimitSettings {
+    /// Requests of quota pools wait for a permit of an account that has `maxConcurrent`.
+    pub enabled: bool,
+}
+
 /// `streams`: limits of one upstream attempt (`sessions-and-streams.md` §4.6).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -301,6 +312,12 @@ impl Default for ComboCooldownWaitSettings {
             max_attempts: 5,
             budget_ms: 300_000,
         }
+    }
+}
+
+impl Default for QuotaShareConcurrencyLimitSettings {
+    fn default() -> Self {
+        Self { enabled: true }
     }
 }
 

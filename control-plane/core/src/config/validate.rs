@@ -6,6 +6,9 @@ mod combos;
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
+use std::ops::RangeInclusive;
+
+use crate::permit::MAX_PERMITS;
 
 use super::mapping::MAX_PATTERN_BYTES;
 use super::names::Names;
@@ -16,6 +19,7 @@ use super::{
 
 pub(super) use combos::combos;
 
+const MAX_CONCURRENT: RangeInclusive<u32> = 0..=MAX_PERMITS;
 const MAX_VARIABLE_BYTES: usize = 256;
 const MAX_PATH_BYTES: usize = 4_096;
 const SHA256_HEX_DIGITS: usize = 64;
@@ -106,6 +110,9 @@ fn connections(connections: &[Connection], names: &Names<'_>, found: &mut Violat
         }
         if let Some(source) = &connection.credential {
             secret_source(&format!("{path}.credential"), source, found);
+        }
+        if let Some(cap) = connection.max_concurrent {
+            found.within(format!("{path}.maxConcurrent"), cap, &MAX_CONCURRENT);
         }
         found.at_most(
             format!("{path}.models"),

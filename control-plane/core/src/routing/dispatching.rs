@@ -12,7 +12,7 @@ use super::exhaustion::Exhaustion;
 use super::progress::Progress;
 use super::resolve::Route;
 use super::strategy::{Halt, Scope, TurnKey, TurnPurpose, round_robin};
-use super::{Decision, Dispatch, Exclusion, terminal};
+use super::{Decision, Dispatch, Exclusion, permits, terminal};
 
 impl Driver<'_> {
     /// The emergency target, once, when the request would fail for want of money or quota.
@@ -83,6 +83,7 @@ impl Driver<'_> {
             connection: account.connection.id.clone(),
             model: target.model.clone(),
             needs_probe,
+            permit: permits::demand(input.config, route, account.connection),
             report_at_readiness: needs_probe || !account.clean,
             decided_on: input.view.version(Shard::of_provider(provider)),
             epoch: self.epoch(provider),

@@ -59,6 +59,7 @@ impl ExclusionReason {
             Self::ModelLockout => "model_lockout",
             Self::QuotaCutoff => "quota_cutoff",
             Self::Unavailable => "unavailable",
+            Self::ConcurrencyCap => "concurrency_cap",
         }
     }
 
@@ -81,7 +82,8 @@ impl ExclusionReason {
             | Self::Disabled
             | Self::RequestExhaustion
             | Self::RetryBudget
-            | Self::Unavailable => false,
+            | Self::Unavailable
+            | Self::ConcurrencyCap => false,
         }
     }
 }

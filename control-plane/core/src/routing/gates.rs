@@ -72,8 +72,8 @@ pub(super) struct Hit {
 
 type Gate = fn(&Candidate<'_>) -> Option<Hit>;
 
-/// All gates in order. The gates of mechanisms that are not there yet (3a, 7, 10 and 11) have no line; 9 is a part of 0d.
-const GATES: [Gate; 14] = [
+/// All gates in order. The gates of mechanisms that are not there yet (3a, 7 and 11) have no line; 9 is a part of 0d.
+const GATES: [Gate; 15] = [
     filtered,            // before all
     not_allowed,         // 0a
     protocol_mismatch,   // 0b
@@ -88,6 +88,7 @@ const GATES: [Gate; 14] = [
     model_lockout,       // 5
     quota_cutoff,        // 6
     unavailable,         // 8
+    concurrency_cap,     // 10
 ];
 
 /// The first gate that excludes the account; `None` when it may be used.
@@ -304,4 +305,10 @@ fn unavailable(candidate: &Candidate<'_>) -> Option<Hit> {
     let models = &candidate.connection.models;
     let serves = models.is_empty() || models.contains(model);
     (!serves).then(|| Hit::of_account(ExclusionReason::Unavailable))
+}
+
+/// 10: all permits of the connection are out.
+fn concurrency_cap(candidate: &Candidate<'_>) -> Option<Hit> {
+    let full = candidate.input.view.is_full(&candidate.connection.id);
+    full.then(|| Hit::of_account(ExclusionReason::ConcurrencyCap))
 }

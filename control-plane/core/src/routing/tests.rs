@@ -11,6 +11,7 @@ mod limits;
 mod naming;
 mod nested;
 mod orders;
+mod permits;
 mod plans;
 mod properties;
 mod rule_scopes;
@@ -41,6 +42,7 @@ const MAX_STEPS: usize = 1_000;
 struct FixedView {
     providers: BTreeMap<ProviderId, Arc<ProviderState>>,
     connections: BTreeMap<ConnectionId, Arc<ConnectionState>>,
+    full: BTreeSet<ConnectionId>,
 }
 
 impl View for FixedView {
@@ -58,6 +60,10 @@ impl View for FixedView {
 
     fn version(&self, shard: Shard) -> Version {
         Version::new(7, u64::from(shard.number()).saturating_add(1))
+    }
+
+    fn is_full(&self, connection: &ConnectionId) -> bool {
+        self.full.contains(connection)
     }
 }
 

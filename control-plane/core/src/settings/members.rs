@@ -151,6 +151,7 @@ pub(super) const SECTIONS: &[Member] = &[
     Member::members("quotaPreflight", routing::QUOTA_PREFLIGHT),
     Member::members("retryBudget", routing::RETRY_BUDGET),
     Member::members("emergencyFallback", routing::EMERGENCY_FALLBACK),
+    Member::members("quotaShareConcurrencyLimit", QUOTA_SHARE_CONCURRENCY_LIMIT),
     Member::members("streams", STREAMS),
     Member::members("tokenRefresh", token_refresh::MEMBERS),
 ];
@@ -212,6 +213,8 @@ const COMBO_COOLDOWN_WAIT: &[Member] = &[
     Member::whole("maxAttempts", WAITS),
     Member::whole("budgetMs", WAIT_MS),
 ];
+
+const QUOTA_SHARE_CONCURRENCY_LIMIT: &[Member] = &[Member::flag("enabled")];
 
 const STREAMS: &[Member] = &[
     Member::whole("connectTimeoutMs", Bounds::same(1, 600_000)),

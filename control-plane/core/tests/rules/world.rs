@@ -71,6 +71,7 @@ impl World {
             enabled: true,
             credential: None,
             disable_cooling: false,
+            max_concurrent: None,
             per_model_quota: None,
             models: Vec::new(),
             refresh_token: None,

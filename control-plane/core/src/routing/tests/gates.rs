@@ -62,6 +62,7 @@ fn only_exclusion(world: &World) -> Exclusion {
 #[case(ExclusionReason::RequestExhaustion, "request_exhaustion", false)]
 #[case(ExclusionReason::ModelLockout, "model_lockout", true)]
 #[case(ExclusionReason::Unavailable, "unavailable", false)]
+#[case(ExclusionReason::ConcurrencyCap, "concurrency_cap", false)]
 fn words_of_the_wire(#[case] reason: ExclusionReason, #[case] word: &str, #[case] is_timer: bool) {
     assert_eq!((reason.as_str(), reason.is_timer()), (word, is_timer));
     assert_eq!(ExclusionReason::of_word(word), Some(reason));

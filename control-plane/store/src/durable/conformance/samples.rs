@@ -45,6 +45,7 @@ pub(super) fn document(connections: &[&str]) -> Result<Document, NameError> {
             enabled: false,
             credential: None,
             disable_cooling: false,
+            max_concurrent: Some(2),
             per_model_quota: Some(false),
             models: Vec::new(),
             refresh_token: None,

@@ -1,0 +1,125 @@
+//! Those who wait in one replica for permits of one connection, first come, first served.
+
+use std::collections::VecDeque;
+
+use crate::ids::AttemptId;
+use crate::time::Timestamp;
+
+use super::{Asker, Pool};
+
+/// Most that wait in one replica for one connection, whatever the queues of combos allow.
+const MAX_WAITERS: usize = 1_024;
+
+/// The queue of one replica.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Queue {
+    waiters: VecDeque<Waiter>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Waiter {
+    attempt: AttemptId,
+    since: Timestamp,
+    until: Timestamp,
+}
+
+/// What became of a wish to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Joined {
+    /// It waits.
+    Waits,
+    /// As many wait as may.
+    Full,
+}
+
+impl Queue {
+    /// An attempt waits for at most `timeout_ms`, unless `depth` wait already in the fleet. Who waits already goes on
+    /// waiting.
+    pub fn join(
+        &mut self,
+        pool: &Pool,
+        replica: &str,
+        attempt: AttemptId,
+        depth: u32,
+        timeout_ms: u64,
+        now: Timestamp,
+    ) -> Joined {
+        if self.waiters.iter().any(|waiter| waiter.attempt == attempt) {
+            return Joined::Waits;
+        }
+        let waiting = pool
+            .waiting_elsewhere(replica, now)
+            .saturating_add(self.len());
+        if waiting >= depth || self.waiters.len() >= MAX_WAITERS {
+            return Joined::Full;
+        }
+        self.waiters.push_back(Waiter {
+            attempt,
+            since: now,
+            until: now.plus_ms(timeout_ms),
+        });
+        Joined::Waits
+    }
+
+    /// An attempt waits no longer.
+    pub fn leave(&mut self, attempt: AttemptId) {
+        self.waiters.retain(|waiter| waiter.attempt != attempt);
+    }
+
+    /// Takes out those whose time is over.
+    pub fn take_ended(&mut self, now: Timestamp) -> Vec<AttemptId> {
+        let mut ended = Vec::new();
+        self.waiters.retain(|waiter| {
+            let waits = waiter.until > now;
+            if !waits {
+                ended.push(waiter.attempt);
+            }
+            waits
+        });
+        ended
+    }
+
+    /// Gives what is free to the first ones and says in the pool how many are left waiting. Returns who was given a
+    /// permit; they leave when the pool is stored.
+    pub fn serve(
+        &self,
+        pool: &mut Pool,
+        replica: &str,
+        cap: u32,
+        now: Timestamp,
+    ) -> Vec<AttemptId> {
+        let mut granted = Vec::new();
+        for (index, waiter) in self.waiters.iter().enumerate() {
+            let left = self.waiters.len().saturating_sub(index);
+            pool.tell_waiting(replica, super::count(left), waiter.since, now);
+            let asker = Asker::Queued(replica);
+            if !pool.acquire(waiter.attempt, None, cap, asker, now) {
+                return granted;
+            }
+            granted.push(waiter.attempt);
+        }
+        pool.tell_waiting(replica, 0, now, now);
+        granted
+    }
+
+    /// The same from the parts of data planes, the store being away.
+    pub fn serve_shares(&self, pool: &mut Pool, share: u32, now: Timestamp) -> Vec<AttemptId> {
+        self.waiters
+            .iter()
+            .map(|waiter| waiter.attempt)
+            .filter(|attempt| pool.acquire_share(*attempt, None, share, now))
+            .collect()
+    }
+
+    /// How many wait.
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        super::count(self.waiters.len())
+    }
+
+    /// Nobody waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.waiters.is_empty()
+    }
+}

@@ -1,0 +1,137 @@
+//! Who needs a permit, and what a full pool does to a request.
+
+use rstest::rstest;
+
+use super::*;
+use crate::config::Strategy;
+use crate::permit;
+
+/// Two providers with one account each; the combo `c` asks for both.
+fn world(caps: [Option<u32>; 2], strategy: Strategy, combo: Value, settings: Value) -> World {
+    let world = World::combo(&["p/a", "q/b"], &["p/m", "q/m"], combo, settings);
+    with(world, strategy, caps)
+}
+
+fn with(mut world: World, strategy: Strategy, caps: [Option<u32>; 2]) -> World {
+    let mut document = Document::clone(&world.config.document);
+    for (connection, cap) in document.connections.iter_mut().zip(caps) {
+        connection.max_concurrent = cap;
+    }
+    for combo in &mut document.combos {
+        combo.strategy = strategy;
+    }
+    world.config = Config::build(document, 1, &Overrides::default()).unwrap();
+    world
+}
+
+fn queue(depth: u32, timeout_ms: u64) -> PermitQueue {
+    PermitQueue { depth, timeout_ms }
+}
+
+fn demand(strategy: Strategy, cap: Option<u32>, settings: Value) -> Option<PermitDemand> {
+    world([cap; 2], strategy, json!({}), settings)
+        .dispatch()
+        .permit
+}
+
+#[rstest]
+#[case::absent(None)]
+#[case::zero(Some(0))]
+fn vector_routing_v_sm4_without_a_cap_no_permit_is_needed(#[case] cap: Option<u32>) {
+    for strategy in [Strategy::QuotaShare, Strategy::Priority] {
+        assert_eq!(demand(strategy, cap, json!({})), None);
+    }
+    assert!(demand(Strategy::QuotaShare, Some(1), json!({})).is_some());
+}
+
+#[test]
+fn vector_routing_v_sm5_two_combos_on_one_account_share_its_pool() {
+    let mut world = World::of(
+        json!({
+            "providers": [{"id": "p", "protocol": "openai", "baseUrl": "https://x.example/v1"}],
+            "connections": [{"id": "a", "provider": "p", "maxConcurrent": 1}],
+            "combos": [{"name": "one", "steps": ["p/m"]}, {"name": "two", "steps": ["p/n"]}],
+        }),
+        "one",
+    );
+    world = with(world, Strategy::QuotaShare, [Some(1), None]);
+    let mut keys = BTreeSet::new();
+    for combo in ["one", "two"] {
+        world.facts.model = combo.to_owned();
+        let dispatch = world.dispatch();
+        assert_eq!(dispatch.permit.map(|demand| demand.cap), Some(1));
+        keys.insert(permit::key_text(&dispatch.provider, &dispatch.connection));
+    }
+    assert_eq!(keys.into_iter().collect::<Vec<_>>(), ["m:p/a"]);
+}
+
+#[test]
+fn vector_routing_v_sm6_switched_off_quota_pools_need_no_permit() {
+    let off = || json!({"quotaShareConcurrencyLimit": {"enabled": false}});
+    assert_eq!(demand(Strategy::QuotaShare, Some(1), off()), None);
+    // It is the switch of quota pools; the limit of the account holds for others all the same.
+    assert!(demand(Strategy::Priority, Some(1), off()).is_some());
+}
+
+#[rstest]
+#[case::priority(Strategy::Priority, PermitPolicy::Skip)]
+#[case::random(Strategy::Random, PermitPolicy::Skip)]
+#[case::round_robin(Strategy::RoundRobin, PermitPolicy::WaitThenSkip(queue(20, 30_000)))]
+#[case::quota_share(Strategy::QuotaShare, PermitPolicy::WaitThenSend(queue(20, 30_000)))]
+fn the_strategy_says_what_follows_when_no_permit_is_free(
+    #[case] strategy: Strategy,
+    #[case] policy: PermitPolicy,
+) {
+    let demanded = demand(strategy, Some(3), json!({})).unwrap();
+    assert_eq!(demanded, PermitDemand { cap: 3, policy });
+}
+
+#[test]
+fn the_combo_says_how_long_is_waited() {
+    let combo = json!({"queueDepth": 0, "queueTimeoutMs": 700});
+    let world = world([Some(1); 2], Strategy::RoundRobin, combo, json!({}));
+    let policy = world.dispatch().permit.unwrap().policy;
+    assert_eq!(policy.queue(), Some(queue(0, 700)));
+    assert_eq!(PermitPolicy::Skip.queue(), None);
+}
+
+#[test]
+fn a_request_that_names_no_combo_does_not_wait() {
+    let mut world = world([Some(1); 2], Strategy::QuotaShare, json!({}), json!({}));
+    world.facts.model = "p/m".to_owned();
+    let policy = world.dispatch().permit.unwrap().policy;
+    assert_eq!(policy, PermitPolicy::Skip);
+}
+
+#[test]
+fn a_full_account_is_skipped_and_named() {
+    let mut world = world([Some(1); 2], Strategy::Priority, json!({}), json!({}));
+    world.view.full.insert(ConnectionId::new("a").unwrap());
+    let dispatch = world.dispatch();
+    assert_eq!(dispatch.connection.as_str(), "b");
+    let excluded = &dispatch.excluded[0];
+    assert_eq!(excluded.reason, ExclusionReason::ConcurrencyCap);
+    assert_eq!(
+        excluded.connection.as_ref().map(ConnectionId::as_str),
+        Some("a")
+    );
+    assert_eq!(excluded.until, None);
+}
+
+#[test]
+fn full_accounts_are_no_timers() {
+    let mut world = world([Some(1); 2], Strategy::Priority, json!({}), json!({}));
+    for connection in ["a", "b"] {
+        world
+            .view
+            .full
+            .insert(ConnectionId::new(connection).unwrap());
+    }
+    let rejection = world.reject();
+    assert_eq!(
+        (rejection.status, rejection.code.as_str()),
+        (404, "no_executable_targets")
+    );
+    assert_eq!(rejection.excluded.len(), 2);
+    assert!(rejection.message.contains("concurrency_cap"));
+}

@@ -75,9 +75,7 @@ pub use emergency::EMERGENCY_TARGET;
 pub use exclusion::MAX_EXCLUSIONS;
 pub use explain::{ExplainedTarget, Explanation, MAX_EXPLAINED, explain};
 pub use fusion::{Panel, PanelResult, Shortfall};
-pub use permits::{
-    MAX_QUEUE_DEPTH, MAX_QUEUE_TIMEOUT_MS, PermitDemand, PermitPolicy, PermitQueue,
-};
+pub use permits::{MAX_QUEUE_DEPTH, MAX_QUEUE_TIMEOUT_MS, PermitDemand, PermitPolicy, PermitQueue};
 pub use pipeline::{StageFault, stage_failure};
 pub use plan::{FusionPlan, PipelinePlan, PipelineStage, Plan, PlanMember};
 pub use resolve::{Route, resolve, resolve_request};

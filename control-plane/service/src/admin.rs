@@ -12,6 +12,7 @@ use crate::checkpoint::Checkpoint;
 use crate::clock::Clock;
 use crate::config::Published;
 use crate::hot::Hot;
+use crate::permits::Permits;
 use crate::record::Recorder;
 use crate::schema::Schemas;
 use crate::view::View;
@@ -31,6 +32,7 @@ pub(crate) struct Admin {
     pub(crate) clock: Arc<Clock>,
     pub(crate) config: Arc<Published>,
     pub(crate) recorder: Arc<Recorder>,
+    pub(crate) permits: Arc<Permits>,
     pub(crate) checkpoint: Arc<Checkpoint>,
     pub(crate) schemas: Arc<Schemas>,
     pub(crate) live: Live,

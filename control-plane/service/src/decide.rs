@@ -1,7 +1,7 @@
 //! Where an attempt may go.
 //!
 //! A decision is one pure function of configuration, view, request and time ([`tidegate_core::routing`]); this module
-//! feeds it and takes what is counted fleet-wide: the half-open probe. Nothing is recorded, so a request that asks again,
+//! feeds it and takes what is counted fleet-wide: permits and the half-open probe. Nothing is recorded, so a request that asks again,
 //! here or elsewhere, with the same attempt id gets the same answer and the same probe.
 //!
 //! **The probe.** It is taken with one compare-and-set on the provider's value. Who loses the race decides again with
@@ -9,35 +9,37 @@
 //! (`architecture.md` §4, 2). All of it together stays within [`DecisionLimits::decide`]; when that has passed, the provider
 //! counts as not admitting and the decision is made from memory alone, so there always is an answer in time.
 
+mod grants;
+mod permit;
 mod probe;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tidegate_core::classify::{Classification, ClassifyContext, classify};
 use tidegate_core::config::Config;
-use tidegate_core::ids::{AttemptId, ConnectionId, EgressId, KeyId, ProviderId, Shard};
+use tidegate_core::ids::{AttemptId, EgressId, KeyId};
 use tidegate_core::outcome::{Attempt, Outcome};
 use tidegate_core::routing::{
-    AttemptsSoFar, Decision, DecisionTurns, Dispatch, Input, PriorAttempt, RequestFacts,
-    View as RoutingView, decide, next_target_same_provider, resolve_request,
+    AttemptsSoFar, Decision, Dispatch, PriorAttempt, RequestFacts, next_target_same_provider,
+    resolve_request,
 };
 use tidegate_core::settings::StreamSettings;
-use tidegate_core::state::{ConnectionState, ProviderState};
-use tidegate_core::telemetry::NoTelemetry;
 use tidegate_core::time::Timestamp;
-use tidegate_core::version::Version;
 use tokio_util::task::TaskTracker;
 
 use crate::clock::{Clock, local_now};
 use crate::config::{Current, Published};
 use crate::hot::Hot;
+use crate::permits::Permits;
 use crate::record::Recorder;
 use crate::telemetry::metrics::{Metrics, Step};
 use crate::view::{Age, View};
 
-use probe::Probe;
+pub(crate) use permit::{PermitPast, Ticket};
+
+use grants::Question;
+use permit::Granted;
 
 /// Time limits of decisions (decision 54). The defaults nest in the data planes' 50 ms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,11 +61,6 @@ impl Default for DecisionLimits {
 
 /// The part of it that may pass while a newer configuration is fetched, which the data plane has already.
 const CATCH_UP_LIMIT: Duration = Duration::from_millis(15);
-/// Probes lost or refused in one decision after which it is made without any.
-const MAX_PROBES: u32 = 4;
-/// How often a decision is made anew because others were faster at what it rests on.
-const MAX_CONFLICTS: u32 = 16;
-
 /// What is asked.
 #[derive(Clone, Debug)]
 pub(crate) struct Ask {
@@ -74,6 +71,7 @@ pub(crate) struct Ask {
     pub(crate) so_far: AttemptsSoFar,
     pub(crate) last_failure: Option<LastFailure>,
     pub(crate) egress: Option<EgressId>,
+    pub(crate) permits: PermitPast,
     /// Version of the configuration that whoever asks has.
     pub(crate) configuration_version: u64,
 }
@@ -94,6 +92,10 @@ pub(crate) struct Answer {
     pub(crate) decision: Decision,
     /// The attempt as it must be reported, for a dispatch.
     pub(crate) attempt: Option<Attempt>,
+    /// It holds a permit of its connection.
+    pub(crate) permit: bool,
+    /// For a wait for a permit: what to wait for.
+    pub(crate) ticket: Option<Ticket>,
     pub(crate) deadlines: StreamSettings,
     /// What the last failure meant, and when it happened.
     pub(crate) judged: Option<(Classification, Timestamp)>,
@@ -126,45 +128,11 @@ pub(crate) struct Decider {
     pub(crate) clock: Arc<Clock>,
     pub(crate) config: Arc<Published>,
     pub(crate) recorder: Arc<Recorder>,
+    pub(crate) permits: Arc<Permits>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) limits: DecisionLimits,
     /// What is given back after the answer.
     pub(crate) afterwards: TaskTracker,
-}
-
-/// The view with providers replaced by what this decision knows better.
-struct Corrected<'a> {
-    view: &'a View,
-    /// Who asks: a probe that this attempt holds already does not stand in its own way.
-    attempt: AttemptId,
-    providers: BTreeMap<ProviderId, Arc<ProviderState>>,
-}
-
-impl RoutingView for Corrected<'_> {
-    fn provider(&self, provider: &ProviderId) -> Option<Arc<ProviderState>> {
-        if let Some(state) = self.providers.get(provider) {
-            return Some(Arc::clone(state));
-        }
-        let state = self.view.provider(provider)?;
-        if state.breaker.probe_holder() != Some(self.attempt) {
-            return Some(state);
-        }
-        let mut state = Arc::unwrap_or_clone(state);
-        state.breaker.return_probe(self.attempt);
-        Some(Arc::new(state))
-    }
-
-    fn connection(
-        &self,
-        provider: &ProviderId,
-        connection: &ConnectionId,
-    ) -> Option<Arc<ConnectionState>> {
-        self.view.connection(provider, connection)
-    }
-
-    fn version(&self, shard: Shard) -> Version {
-        self.view.version(shard)
-    }
 }
 
 impl Decider {
@@ -205,6 +173,7 @@ impl Decider {
             mut so_far,
             last_failure,
             egress,
+            permits,
             configuration_version: _,
         } = ask;
         facts.key = match key {
@@ -218,9 +187,20 @@ impl Decider {
             .map(|failure| judge(config, failure, now))
             .transpose()?;
         so_far.attempts.extend(judged.clone());
-        let decision = self
-            .with_probe(&current, attempt, &facts, &so_far, egress.as_ref(), began)
-            .await;
+        let question = Question {
+            current: &current,
+            attempt,
+            facts: &facts,
+            so_far: &so_far,
+            egress: egress.as_ref(),
+            permits: &permits,
+            deadline: began + self.limits.decide,
+        };
+        let Granted {
+            decision,
+            permit,
+            ticket,
+        } = self.with_grants(question).await;
         let route = resolve_request(config, &facts);
         let attempt = match &decision {
             Decision::Dispatch(dispatch) => Some(attempt_of(&current, attempt, dispatch, egress)),
@@ -237,82 +217,13 @@ impl Decider {
             judged: judged.map(|judged| (judged.classification, judged.failed_at)),
             decision,
             attempt,
+            permit,
+            ticket,
             deadlines: config.settings.streams.clone(),
             age: self.view.age(local_now()),
             now: self.clock.now(),
             configuration_version: config.version,
         })
-    }
-
-    /// Decides, and takes the probe where the decision needs it.
-    async fn with_probe(
-        self: &Arc<Self>,
-        current: &Current,
-        attempt: AttemptId,
-        facts: &RequestFacts,
-        so_far: &AttemptsSoFar,
-        egress: Option<&EgressId>,
-        began: Instant,
-    ) -> Decision {
-        let has_credential =
-            |connection: &ConnectionId| current.credentials.contains_key(connection);
-        let random = rand::random();
-        let mut view = Corrected {
-            view: &self.view,
-            attempt,
-            providers: BTreeMap::new(),
-        };
-        let deadline = began + self.limits.decide;
-        let turns = DecisionTurns::new(&current.counters);
-        let mut probes: u32 = 0;
-        let mut conflicts: u32 = 0;
-        loop {
-            let decision = decide(&Input {
-                config: &current.config,
-                view: &view,
-                facts,
-                so_far,
-                egress,
-                telemetry: &NoTelemetry,
-                turns: &turns,
-                now: self.clock.now(),
-                random,
-                has_credential: &has_credential,
-            });
-            let dispatch = match &decision {
-                Decision::Dispatch(dispatch) => dispatch,
-                Decision::TakeTurn(key) => {
-                    turns.fetched(key.clone(), None);
-                    continue;
-                }
-                Decision::Wait(_) | Decision::Reject(_) | Decision::Plan(_) => return decision,
-            };
-            if !dispatch.needs_probe {
-                // Under a storm of equal requests an order that is a little unfair beats none.
-                if current.counters.settle(dispatch) || conflicts >= MAX_CONFLICTS {
-                    return decision;
-                }
-                conflicts = conflicts.saturating_add(1);
-                continue;
-            }
-            probes = probes.saturating_add(1);
-            let provider = &dispatch.provider;
-            let taken = if probes > MAX_PROBES {
-                Probe::Refused(self.probe_out(current, provider))
-            } else {
-                self.take_probe(current, provider, attempt, deadline).await
-            };
-            match taken {
-                Probe::Taken => {
-                    // Asking again would cost the probe; being a little unfair does not.
-                    let _settled = current.counters.settle(dispatch);
-                    return decision;
-                }
-                Probe::Refused(state) => {
-                    view.providers.insert(provider.clone(), state);
-                }
-            }
-        }
     }
 }
 

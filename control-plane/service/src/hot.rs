@@ -15,8 +15,8 @@ use tidegate_core::ids::Shard;
 use tidegate_core::time::Timestamp;
 use tidegate_core::version::Incarnation;
 use tidegate_store::hot::{
-    Announcement, Followed, HotStore, HotStoreError, ShardCheck, ShardImage, ShardWrite,
-    VersionVector, WriteOutcome,
+    Announcement, Cell, Followed, HotStore, HotStoreError, ShardCheck, ShardImage, ShardWrite,
+    Swap, SwapOutcome, VersionVector, WriteOutcome,
 };
 
 use crate::clock::{Clock, local_now};
@@ -83,6 +83,39 @@ impl Hot {
         self.clock.observe(sent, time);
         self.last.lock().heard = Some((time, local_now()));
         Ok(outcome)
+    }
+
+    /// Replaces a value outside the change stream, unless the store's time is more than `limit` later by then.
+    pub(crate) async fn swap(
+        &self,
+        mut swap: Swap,
+        limit: Duration,
+    ) -> Result<SwapOutcome, HotStoreError> {
+        let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+        let sent = local_now();
+        swap.not_after = self.store_now(sent).plus_ms(limit_ms);
+        let outcome = self
+            .call(StoreCall::Swap, limit, self.store.swap(swap))
+            .await?;
+        let (SwapOutcome::Swapped { now, .. } | SwapOutcome::Refused { now, .. }) = &outcome;
+        self.clock.observe(sent, *now);
+        self.last.lock().heard = Some((*now, local_now()));
+        Ok(outcome)
+    }
+
+    /// Reads a value outside the change stream.
+    pub(crate) async fn cell(
+        &self,
+        shard: Shard,
+        key: &str,
+        limit: Duration,
+    ) -> Result<Option<Cell>, HotStoreError> {
+        let sent = local_now();
+        let (found, now) = self
+            .call(StoreCall::Cell, limit, self.store.cell(shard, key))
+            .await?;
+        self.clock.observe(sent, now);
+        Ok(found)
     }
 
     /// The store's time at least: the clock's, or what the last answer showed if that is later. A clock that is

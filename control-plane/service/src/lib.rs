@@ -7,6 +7,7 @@
 //! | `follow` | keeps the view equal to the hot store, and restores the store when it lost its memory |
 //! | `record` | applies reports and other events: folding, compare-and-set, acknowledgement, overlay |
 //! | `decide` | where an attempt may go |
+//! | `permits` | how many attempts may be under way on a connection |
 //! | `watch` | feeds data planes |
 //! | `checkpoint` | writes the hot state to the durable store |
 //! | `config` | the configuration in force, and its replacement |
@@ -26,6 +27,7 @@ mod decide;
 mod follow;
 mod grpc;
 mod hot;
+mod permits;
 pub mod plane;
 mod record;
 mod refresh;

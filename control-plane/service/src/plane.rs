@@ -37,6 +37,7 @@ pub use crate::decide::DecisionLimits;
 use crate::follow::Follower;
 use crate::grpc::server::{Offered, Services, routes, server, show_health};
 use crate::hot::Hot;
+use crate::permits::{self, Permits};
 use crate::record::history::history;
 use crate::record::{Parts, Recorder};
 use crate::refresh::{self, Refresher};
@@ -212,6 +213,15 @@ impl ControlPlane {
         let live = Live::default();
         let drain = CancellationToken::new();
         let serving = TaskTracker::new();
+        let permits = Arc::new(Permits::new(permits::Parts {
+            hot: Arc::clone(&hot),
+            clock: Arc::clone(&clock),
+            live: live.clone(),
+            metrics: Arc::clone(&metrics),
+            replica: config.replica.clone(),
+            tasks: serving.clone(),
+            drain: drain.clone(),
+        }));
         let services = Services {
             decider: Arc::new(Decider {
                 hot: Arc::clone(&hot),
@@ -219,6 +229,7 @@ impl ControlPlane {
                 clock: Arc::clone(&clock),
                 config: Arc::clone(&published),
                 recorder: Arc::clone(&recorder),
+                permits: Arc::clone(&permits),
                 metrics: Arc::clone(&metrics),
                 limits: config.decision_limits,
                 afterwards: serving.clone(),
@@ -239,6 +250,7 @@ impl ControlPlane {
                 clock,
                 config: Arc::clone(&published),
                 recorder: Arc::clone(&recorder),
+                permits,
                 checkpoint: Arc::clone(&checkpoint),
                 schemas: Arc::clone(&schemas),
                 live,

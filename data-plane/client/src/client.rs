@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::SystemTime;
 
 use arc_swap::ArcSwapOption;
@@ -21,6 +21,7 @@ use crate::clock::PlaneClock;
 use crate::config::{Limits, PlaneClientConfig};
 use crate::decide::{Gate, followed};
 use crate::metrics::ClientMetrics;
+use crate::permits::Permits;
 use crate::port::{Answer, Ask, Snapshot, Usage};
 use crate::replicas::{ReplicaStatus, Replicas, ReplicasError};
 use crate::report::queue::{QueueLimits, ReportQueue};
@@ -64,12 +65,12 @@ pub(crate) struct Inner {
     pub(crate) gate: Gate,
     pub(crate) followed: Arc<Semaphore>,
     pub(crate) abandoned: AbandonQueue,
+    pub(crate) permits: Permits,
     pub(crate) metrics: ClientMetrics,
     pub(crate) tracker: TaskTracker,
     pub(crate) stop: CancellationToken,
     reports: Reports,
     usages: UsageQueue,
-    attempts: AtomicU64,
     confirmed: AtomicBool,
     following: AtomicBool,
     live_data_planes: AtomicU32,
@@ -141,6 +142,7 @@ impl PlaneClient {
             gate: Gate::new(limits.timeouts_until_local, limits.retry_decide_every),
             followed: followed(),
             abandoned: AbandonQueue::new(metrics.clone()),
+            permits: Permits::new(incarnation, metrics.clone()),
             reports: Reports::new(
                 queue,
                 limits.urgent,
@@ -154,7 +156,6 @@ impl PlaneClient {
             metrics,
             tracker: tracker.clone(),
             stop,
-            attempts: AtomicU64::new(0),
             confirmed: AtomicBool::new(false),
             following: AtomicBool::new(false),
             live_data_planes: AtomicU32::new(1),
@@ -194,16 +195,29 @@ impl PlaneClient {
                 .run(&telling.replicas, &telling.stop)
                 .await;
         });
+        let keeping = Arc::clone(&inner);
+        tracker.spawn(async move {
+            keeping.permits.keep(&keeping.replicas, &keeping.stop).await;
+        });
+        let returning = Arc::clone(&inner);
+        tracker.spawn(async move {
+            let Inner {
+                permits,
+                replicas,
+                stop,
+                ..
+            } = &*returning;
+            permits.give_back_forever(replicas, stop).await;
+        });
         Ok(Self { inner })
     }
 
     /// The id of the next attempt: this run's incarnation and a number that grows by one.
     #[must_use]
     pub fn next_attempt(&self) -> AttemptId {
-        let before = self.inner.attempts.fetch_add(1, Ordering::Relaxed);
         AttemptId {
             plane: self.inner.incarnation,
-            number: before.saturating_add(1),
+            number: self.inner.permits.next_number(),
         }
     }
 
@@ -252,6 +266,8 @@ impl PlaneClient {
     pub fn abandon(&self, attempt: AttemptId, provider: Option<ProviderId>) {
         let inner = &self.inner;
         let moment = Instant::now();
+        inner.permits.answered(attempt.number);
+        inner.permits.release(attempt.number);
         if let Some(provider) = &provider {
             inner.with_scene(moment, |scene| {
                 inner.shadow.return_probe(provider, attempt, scene, moment);
@@ -264,6 +280,11 @@ impl PlaneClient {
                 .map(ToString::to_string)
                 .unwrap_or_default(),
         });
+    }
+
+    /// The attempt's body has ended, or a later attempt took its place: gives back its permit, if it holds one.
+    pub fn release(&self, attempt: AttemptId) {
+        self.inner.permits.release(attempt.number);
     }
 
     /// This data plane can serve: it has a configuration. Whether a control plane answers is not the question
@@ -279,7 +300,7 @@ impl PlaneClient {
     /// How many data planes are live, this one included, at least 1: what fleet-wide floors are divided by.
     #[must_use]
     pub fn live_data_planes(&self) -> u32 {
-        self.inner.live_data_planes.load(Ordering::Relaxed)
+        self.inner.live_data_planes()
     }
 
     /// How the client stands.
@@ -338,7 +359,7 @@ impl Inner {
     }
 
     pub(crate) fn newest_attempt(&self) -> u64 {
-        self.attempts.load(Ordering::Relaxed)
+        self.permits.newest()
     }
 
     pub(crate) fn is_following(&self) -> bool {
@@ -347,6 +368,10 @@ impl Inner {
 
     pub(crate) fn set_following(&self, following: bool) {
         self.following.store(following, Ordering::Relaxed);
+    }
+
+    pub(crate) fn live_data_planes(&self) -> u32 {
+        self.live_data_planes.load(Ordering::Relaxed)
     }
 
     pub(crate) fn set_live_data_planes(&self, count: u32) {

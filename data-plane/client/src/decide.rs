@@ -21,10 +21,11 @@ use tonic::Code;
 
 pub(crate) use gate::Gate;
 
-use self::grant::{Question, Unclaimed};
+use self::grant::{Awaited, Question, Unclaimed};
 use self::local::Local;
-use self::translate::Answered;
+use self::translate::{Answered, PermitPast};
 use crate::client::Inner;
+use crate::permits::PoolName;
 use crate::port::{Answer, Ask, Dispatch, Step};
 use crate::replicas::Asked;
 use crate::shadow::Scene;
@@ -32,9 +33,11 @@ use crate::shadow::Scene;
 /// Most questions that are followed at once; others are cut off and their grants expire.
 pub(crate) const MAX_FOLLOWED: usize = 256;
 /// Longest wait for a grant, whatever the control plane says.
-const MAX_GRANT_WAIT: Duration = Duration::from_secs(300);
-/// Grants waited for in one decision.
-const MAX_GRANT_WAITS: usize = 8;
+const MAX_GRANT_WAIT: Duration = Duration::from_secs(600);
+/// Grants waited for in one decision; as many as may be named as waited for in vain.
+const MAX_GRANT_WAITS: usize = 64;
+/// What the end of a wait may take until it is heard of here.
+const GRANT_GRACE: Duration = Duration::from_secs(2);
 
 /// Why the control plane did not decide.
 enum Unanswered {
@@ -47,29 +50,96 @@ enum Unanswered {
 impl Inner {
     /// Decides; see [`crate::PlaneClient::decide`].
     pub(crate) async fn decide(self: &Arc<Self>, ask: Ask) -> Answer {
+        let mut permits = PermitPast::default();
+        let mut silences: u32 = 0;
         for _ in 0..MAX_GRANT_WAITS {
             let sent = Instant::now();
             if !self.gate.admits(sent) {
                 break;
             }
-            match self.ask(&ask, sent).await {
+            match self.ask(&ask, &permits, sent).await {
                 Ok(Answered::Step(answer)) => {
                     self.metrics.decided_remotely.inc();
+                    self.keep_permit(&ask, &answer);
                     return answer;
                 }
-                Ok(Answered::AwaitGrant { ticket, limit }) => {
-                    self.await_grant(&ask, ticket, sent, limit).await;
+                Ok(Answered::AwaitGrant {
+                    pool,
+                    ticket,
+                    limit,
+                }) => {
+                    // Nobody holds a permit while it waits for another.
+                    let number = ask.attempt.number;
+                    let before = ask.replaces.map_or(number, |replaced| replaced.number);
+                    self.permits.release(before);
+                    self.permits.release(number);
+                    permits.granted = None;
+                    let until = sent + limit;
+                    match self.await_grant(&ask, &pool, ticket, until).await {
+                        Some(true) => permits.granted = Some(pool),
+                        Some(false) => permits.in_vain.push(pool.connection),
+                        None => {}
+                    }
                 }
-                Err(Unanswered::Silent | Unanswered::Unusable) => break,
+                Err(Unanswered::Silent) => {
+                    silences = silences.saturating_add(1);
+                    if silences >= self.limits.timeouts_until_local || self.gate.is_shut() {
+                        break;
+                    }
+                    // One silence is no outage: others may be granted permits by the control plane meanwhile, so none
+                    // are given out here. What needs one is asked about again.
+                    let (answer, full) = self.decide_here(&ask, false);
+                    if !full || matches!(answer.decision, Step::Dispatch(_)) {
+                        return self.decided_here(&ask, answer);
+                    }
+                }
+                Err(Unanswered::Unusable) => break,
             }
         }
-        self.metrics.decided_locally.inc();
-        self.decide_here(&ask)
+        let (answer, _) = self.decide_here(&ask, true);
+        self.decided_here(&ask, answer)
     }
 
-    async fn ask(self: &Arc<Self>, ask: &Ask, sent: Instant) -> Result<Answered, Unanswered> {
+    fn decided_here(&self, ask: &Ask, answer: Answer) -> Answer {
+        self.metrics.decided_locally.inc();
+        self.keep_permit(ask, &answer);
+        answer
+    }
+
+    /// What the answer means for the permit that the attempt holds, or waited for.
+    fn keep_permit(&self, ask: &Ask, answer: &Answer) {
+        let number = ask.attempt.number;
+        match &answer.decision {
+            Step::Dispatch(dispatch) => {
+                if dispatch.permit {
+                    let pool = PoolName {
+                        provider: dispatch.attempt.provider.clone(),
+                        connection: dispatch.attempt.connection.clone(),
+                    };
+                    self.permits.hold(number, pool);
+                } else {
+                    self.permits.release(number);
+                }
+                self.permits.answered(number);
+            }
+            Step::Reject(_) | Step::Plan(_) => {
+                self.permits.release(number);
+                self.permits.answered(number);
+            }
+            // It is asked again with the same attempt.
+            Step::Wait { .. } => self.permits.release(number),
+        }
+    }
+
+    async fn ask(
+        self: &Arc<Self>,
+        ask: &Ask,
+        permits: &PermitPast,
+        sent: Instant,
+    ) -> Result<Answered, Unanswered> {
         let deadline = sent + self.limits.decide;
-        let question = translate::question(ask, self.clock.at(sent), self.configuration_version());
+        let now = self.clock.at(sent);
+        let question = translate::question(ask, permits, now, self.configuration_version());
         let response = match self.put(question, sent, deadline).await {
             Ok(response) => {
                 self.gate.answered();
@@ -170,7 +240,7 @@ impl Inner {
         let Step::Dispatch(dispatch) = &mut answer.decision else {
             return Ok(Answered::Step(answer));
         };
-        let unclaimed = Unclaimed::new(&self.abandoned, &dispatch.attempt);
+        let unclaimed = Unclaimed::new(self, &dispatch.attempt, dispatch.permit);
         if self.configuration_version() < wanted {
             let mut installed = self.installed.subscribe();
             let newer = installed.wait_for(|version| *version >= wanted);
@@ -204,33 +274,53 @@ impl Inner {
         }
     }
 
-    /// Waits for a grant; whether it came, the next question will tell.
-    async fn await_grant(&self, ask: &Ask, ticket: Vec<u8>, sent: Instant, limit: Duration) {
-        let deadline = sent + limit.min(MAX_GRANT_WAIT);
-        let Some(replica) = self.replicas.choose(sent, Asked::default()) else {
-            return;
-        };
+    /// Waits for a permit until the control plane says how the wait ended, at most until then and a little longer.
+    /// `None` when it is not known: then the next question finds out. Dropped, it gives back what it may be granted.
+    async fn await_grant(
+        &self,
+        ask: &Ask,
+        pool: &PoolName,
+        ticket: Vec<u8>,
+        until: Instant,
+    ) -> Option<bool> {
+        let now = Instant::now();
+        let deadline = (until + GRANT_GRACE).min(now + MAX_GRANT_WAIT);
+        let replica = self.replicas.choose(now, Asked::default())?;
         let mut client = RoutingServiceClient::new(replica.channel());
+        let awaited = Awaited::new(&self.permits, ask.attempt.number, pool.clone());
         let waiting = client.r#await(AwaitRequest {
             attempt: Some(id_to_proto(ask.attempt)),
             ticket,
         });
         match timeout_at(deadline, waiting).await {
-            Ok(Ok(_)) | Err(_) => {}
+            Ok(Ok(answer)) => {
+                let granted = answer.into_inner().granted;
+                if granted {
+                    awaited.granted();
+                } else {
+                    awaited.refused();
+                }
+                Some(granted)
+            }
             Ok(Err(status)) => {
                 tracing::debug!(replica = %replica.name, error = %status, "no grant");
+                drop(awaited);
                 // The replica that queued us is gone: the next one queues us anew, but not in a hurry.
-                tokio::time::sleep_until(deadline.min(Instant::now() + self.limits.decide)).await;
+                tokio::time::sleep(self.limits.decide).await;
+                None
             }
+            // Whatever became of the call, the time to wait is over.
+            Err(_) => Some(false),
         }
     }
 
-    /// Decides without the control plane.
-    fn decide_here(&self, ask: &Ask) -> Answer {
+    /// Decides without the control plane. With `shares`, permits come from this data plane's shares; without, who needs
+    /// one is passed over, and the answer says whether anybody was.
+    fn decide_here(&self, ask: &Ask, shares: bool) -> (Answer, bool) {
         let moment = Instant::now();
         let now = self.clock.at(moment);
         let Some(snapshot) = self.snapshot.load_full() else {
-            return local::without_configuration(ask, now);
+            return (local::without_configuration(ask, now), false);
         };
         let newest_attempt = self.newest_attempt();
         let scene = Scene {
@@ -244,6 +334,8 @@ impl Inner {
             snapshot: &snapshot,
             view: &self.view,
             shadow: &self.shadow,
+            permits: &self.permits,
+            planes: shares.then(|| self.live_data_planes()),
             now,
             newest_attempt,
             metrics: &self.metrics,

@@ -24,6 +24,7 @@ mod decide;
 pub mod endpoint;
 mod install;
 mod metrics;
+mod permits;
 mod port;
 mod replicas;
 mod report;

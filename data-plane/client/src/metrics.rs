@@ -62,6 +62,16 @@ metrics! {
     usage_dropped: Counter = "usage_dropped";
     /// Notices of abandoned attempts dropped; their grants end by expiry
     abandons_dropped: Counter = "abandons_dropped";
+    /// Permits of connections held by attempts under way
+    permits_held: Gauge = "permits_held";
+    /// Permits given out here while no control plane answered
+    local_permits: Counter = "local_permits";
+    /// Attempts of quota pools sent without a permit while no control plane answered
+    local_unheld: Counter = "local_unheld";
+    /// Messages about held permits that no replica took; they are sent again
+    permit_renewals_failed: Counter = "permit_renewals_failed";
+    /// Messages about permits to be given back that no replica took; the next renewal frees them
+    permit_releases_dropped: Counter = "permit_releases_dropped";
     /// Watches opened
     watches: Counter = "watches";
     /// Replicas left because they fell silent

@@ -52,6 +52,8 @@ pub struct Ask {
     pub last_failure: Option<LastFailure>,
     /// The identity the attempt would leave under (decision 23).
     pub egress: Option<EgressId>,
+    /// An earlier attempt of the request whose permit is still held: on the same connection it is handed over.
+    pub replaces: Option<AttemptId>,
 }
 
 /// A failure that nobody has classified yet.
@@ -115,6 +117,8 @@ pub struct Dispatch {
     pub pass: u32,
     /// Position of the target, for [`LastFailure::target`].
     pub target: u32,
+    /// The attempt holds a permit of its connection, which is given back when its body has ended.
+    pub permit: bool,
     /// The verdict is reported as soon as there is one, not with the next batch.
     pub report_at_readiness: bool,
     /// Excluded before this target was chosen, in order.

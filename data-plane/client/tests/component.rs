@@ -6,6 +6,7 @@ mod component {
     mod decide;
     mod fake;
     mod network;
+    mod permits;
     mod report;
     mod setting;
     mod watch;

@@ -31,6 +31,8 @@ pub trait ControlPort: Send + Sync + 'static {
     fn record_usage(&self, usage: Usage);
     /// An attempt is not sent; gives back the probe of `provider` that it was granted, if any is known.
     fn abandon(&self, attempt: AttemptId, provider: Option<ProviderId>);
+    /// The body of an attempt has ended, or a later attempt took its place: gives back its permit, if it holds one.
+    fn release(&self, attempt: AttemptId);
     /// Requests can be served (decision 55).
     fn is_ready(&self) -> bool;
 }
@@ -62,6 +64,10 @@ impl<T: ControlPort> ControlPort for Arc<T> {
 
     fn abandon(&self, attempt: AttemptId, provider: Option<ProviderId>) {
         T::abandon(self, attempt, provider);
+    }
+
+    fn release(&self, attempt: AttemptId) {
+        T::release(self, attempt);
     }
 
     fn is_ready(&self) -> bool {

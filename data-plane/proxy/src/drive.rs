@@ -194,6 +194,7 @@ impl<C: ControlPort> Drive<C> {
                 so_far: Arc::clone(&self.so_far),
                 last_failure: self.last_failure.clone(),
                 egress: self.shared.limits.egress.clone(),
+                replaces: life.holds_permit(),
             });
             let answer = answer.await;
             let seconds = asked.elapsed().as_secs_f64();

@@ -17,7 +17,7 @@ use http::StatusCode;
 use parking_lot::Mutex;
 use tidegate_core::ids::{AttemptId, ModelId, ProviderId};
 use tidegate_core::outcome::{AttemptOutcome, LocalFault, Outcome};
-use tidegate_core::routing::RequestFacts;
+use tidegate_core::routing::{RequestFacts, WaitKind};
 use tidegate_plane_client::{Answer, Dispatch, LastFailure, Step, Usage};
 use tokio::time::Instant;
 
@@ -71,6 +71,9 @@ pub(crate) struct Life<C: ControlPort> {
     stream: bool,
     begun: Instant,
     asking: Option<AttemptId>,
+    /// The attempt that holds a permit. It outlasts a failure until it is known where the request goes on, so that a
+    /// retry on the same connection takes it over.
+    permit: Option<AttemptId>,
     in_flight: Option<InFlight>,
     failed: Option<LastFailure>,
     combo: bool,
@@ -103,6 +106,7 @@ impl<C: ControlPort> Life<C> {
             stream,
             begun,
             asking: None,
+            permit: None,
             in_flight: None,
             failed: None,
             combo: false,
@@ -127,6 +131,7 @@ impl<C: ControlPort> Life<C> {
             stream: false,
             begun: Instant::now(),
             asking: None,
+            permit: None,
             in_flight: None,
             failed: None,
             combo: false,
@@ -173,6 +178,11 @@ impl<C: ControlPort> Life<C> {
         self.asking = Some(attempt);
     }
 
+    /// The attempt that holds a permit.
+    pub(crate) fn holds_permit(&self) -> Option<AttemptId> {
+        self.permit
+    }
+
     /// The answer came. The failure that led to the question is now reported, since it is known how the
     /// request goes on.
     pub(crate) fn hears(&mut self, answer: &Answer) {
@@ -187,6 +197,16 @@ impl<C: ControlPort> Life<C> {
         };
         if step != DecidedStep::Wait {
             self.asking = None;
+        }
+        let retries = matches!(
+            answer.decision,
+            Step::Wait {
+                kind: WaitKind::RetryDelay,
+                ..
+            }
+        );
+        if !retries {
+            self.release_permit();
         }
         let by = if answer.local {
             DecidedBy::Local
@@ -204,6 +224,9 @@ impl<C: ControlPort> Life<C> {
         self.traces.push(Trace::new(attempt));
         let target = (attempt.provider.clone(), attempt.model.clone());
         self.family.sent.lock().push(target);
+        if dispatch.permit {
+            self.permit = Some(dispatch.attempt.id);
+        }
         self.in_flight = Some(InFlight {
             dispatch,
             sent: now,
@@ -322,7 +345,14 @@ impl<C: ControlPort> Life<C> {
         }
     }
 
+    fn release_permit(&mut self) {
+        if let Some(attempt) = self.permit.take() {
+            self.shared.control.release(attempt);
+        }
+    }
+
     fn close_attempts(&mut self) {
+        self.release_permit();
         self.report_failure(false);
         if let Some(attempt) = self.asking.take() {
             self.shared.control.abandon(attempt, None);

@@ -77,6 +77,7 @@ pub(crate) async fn handle(
         model,
         credential,
         ending: None,
+        ended_at: None,
     });
     let mut end = EndGuard::new(Arc::clone(&shared.log), number);
 

@@ -54,6 +54,8 @@ pub struct RecordedRequest {
     pub credential: Option<String>,
     /// How it ended; `None` while it runs.
     pub ending: Option<Ending>,
+    /// When, since the upstream's start.
+    pub ended_at: Option<Duration>,
 }
 
 impl RecordedRequest {
@@ -137,6 +139,23 @@ impl RequestLog {
             .cloned()
     }
 
+    /// The most requests that `selector` matches and that were under way at the same time, of those kept.
+    #[must_use]
+    pub fn most_at_once(&self, selector: &Selector) -> usize {
+        let requests = self.requests(selector);
+        let under_way = |at: Duration| {
+            let running = requests
+                .iter()
+                .filter(|other| other.at <= at && other.ended_at.is_none_or(|end| end > at));
+            running.count()
+        };
+        requests
+            .iter()
+            .map(|request| under_way(request.at))
+            .max()
+            .unwrap_or_default()
+    }
+
     /// Forgets everything, counts as well.
     pub fn clear(&self) {
         let mut inner = self.inner.lock();
@@ -195,6 +214,7 @@ impl RequestLog {
     }
 
     pub(crate) fn end(&self, number: u64, ending: Ending) {
+        let at = self.started.elapsed();
         let mut inner = self.inner.lock();
         let found = inner
             .newest
@@ -203,6 +223,7 @@ impl RequestLog {
             .find(|request| request.number == number);
         if let Some(request) = found {
             request.ending.get_or_insert(ending);
+            request.ended_at.get_or_insert(at);
         }
     }
 }

@@ -10,7 +10,7 @@ pub const MAX_EXCLUSIONS: usize = 64;
 
 impl ExclusionReason {
     /// Every reason, in the order of the gates.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::TagMismatch,
         Self::CapabilityMismatch,
         Self::ContextWindow,
@@ -29,6 +29,7 @@ impl ExclusionReason {
         Self::ModelLockout,
         Self::QuotaCutoff,
         Self::Unavailable,
+        Self::ConcurrencyCap,
     ];
 
     /// The reason that a word of the wire stands for.

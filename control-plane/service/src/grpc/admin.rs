@@ -165,7 +165,7 @@ impl AdminService for AdminApi {
             protocol,
             egress: name("egress", &request.egress, EgressId::new)?,
         };
-        let (explanation, now) = self.admin.explain(&current, question);
+        let (explanation, now) = self.admin.explain(&current, question).await;
         let (decision, code, message) = told(&explanation.decision);
         let targets = explanation
             .targets

@@ -1,8 +1,9 @@
 //! `tidegate.routing.v1.RoutingService`.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use tidegate_core::ids::{EgressId, KeyId, ProviderId};
+use tidegate_core::ids::{AttemptId, ConnectionId, EgressId, KeyId, PlaneIncarnation, ProviderId};
 use tidegate_core::routing::{Decision, Exclusion, WaitKind};
 use tidegate_core::settings::StreamSettings;
 use tidegate_core::time::Timestamp;
@@ -13,12 +14,17 @@ use tidegate_wire as wire;
 use tidegate_wire::WireError;
 use tonic::{Request, Response, Status};
 
-use crate::decide::{Answer, Ask, Decider, LastFailure};
+use crate::decide::{Answer, Ask, Decider, LastFailure, PermitPast, Ticket};
+use crate::permits::{Held, PoolName};
 
 use super::error::{Refusal, invalid};
 
 /// Longest model name that is looked up, in bytes.
 const MAX_MODEL_BYTES: usize = 1_024;
+/// Most connections that were waited for in vain.
+const MAX_WAITED: usize = 64;
+/// Most numbers of attempts in a message about permits.
+const MAX_NUMBERS: usize = 65_536;
 
 /// The service.
 #[derive(Clone, Debug)]
@@ -41,9 +47,46 @@ impl RoutingService for Routing {
         &self,
         request: Request<proto::AwaitRequest>,
     ) -> Result<Response<proto::AwaitResponse>, Status> {
-        wire::attempt::id_from_proto(request.into_inner().attempt).map_err(|it| invalid(&it))?;
-        // No decision of this build hands out tickets, so none can be granted.
-        Ok(Response::new(proto::AwaitResponse { granted: false }))
+        let request = request.into_inner();
+        let attempt = wire::attempt::id_from_proto(request.attempt).map_err(|it| invalid(&it))?;
+        let ticket = Ticket::decode(&request.ticket)
+            .ok_or_else(|| Refusal::InvalidRequest.status("the ticket is none of ours"))?;
+        match self.decider.await_permit(attempt, &ticket).await? {
+            Some(granted) => Ok(Response::new(proto::AwaitResponse { granted })),
+            None => Err(Refusal::NotReady.status("this replica ends")),
+        }
+    }
+
+    async fn keep_permits(
+        &self,
+        request: Request<proto::KeepPermitsRequest>,
+    ) -> Result<Response<proto::KeepPermitsResponse>, Status> {
+        let request = request.into_inner();
+        let plane = plane(request.plane)?;
+        bounded(request.asked.len())?;
+        let asked: BTreeSet<u64> = request.asked.into_iter().collect();
+        let held = self.known(held(request.held)?);
+        let permits = &self.decider.permits;
+        if permits.keep(plane, request.newest, &asked, held).await {
+            Ok(Response::new(proto::KeepPermitsResponse {}))
+        } else {
+            Err(Refusal::HotStoreAway.status("not every permit was renewed"))
+        }
+    }
+
+    async fn release_permits(
+        &self,
+        request: Request<proto::ReleasePermitsRequest>,
+    ) -> Result<Response<proto::ReleasePermitsResponse>, Status> {
+        let request = request.into_inner();
+        let plane = plane(request.plane)?;
+        for (pool, numbers) in self.known(held(request.released)?) {
+            for number in numbers {
+                let attempt = AttemptId { plane, number };
+                self.decider.permits.release(&pool, attempt);
+            }
+        }
+        Ok(Response::new(proto::ReleasePermitsResponse {}))
     }
 
     async fn abandon(
@@ -58,16 +101,87 @@ impl RoutingService for Routing {
     }
 }
 
-fn ask(request: proto::DecideRequest) -> Result<Ask, Status> {
+impl Routing {
+    /// Only what is configured here; permits of others end by themselves.
+    fn known(&self, mut held: Held) -> Held {
+        let config = self.decider.config.config();
+        held.retain(|pool, _| {
+            config
+                .as_ref()
+                .and_then(|config| config.connection(&pool.connection))
+                .is_some_and(|connection| connection.provider == pool.provider)
+        });
+        held
+    }
+}
+
+fn plane(number: u64) -> Result<PlaneIncarnation, Status> {
+    if number == 0 {
+        return Err(Refusal::InvalidRequest.status("plane must not be 0"));
+    }
+    Ok(PlaneIncarnation(number))
+}
+
+fn bounded(numbers: usize) -> Result<(), Status> {
+    if numbers > MAX_NUMBERS {
+        return Err(Refusal::InvalidRequest.status("more than 65,536 numbers"));
+    }
+    Ok(())
+}
+
+/// Permits of connections as a message tells them.
+fn held(messages: Vec<proto::HeldPermits>) -> Result<Held, Status> {
+    bounded(
+        messages
+            .iter()
+            .map(|message| message.numbers.len().max(1))
+            .sum(),
+    )?;
+    let mut held = BTreeMap::new();
+    for message in messages {
+        let pool = PoolName {
+            provider: ProviderId::new(&message.provider)
+                .map_err(|error| Refusal::InvalidRequest.status(format!("provider: {error}")))?,
+            connection: ConnectionId::new(&message.connection)
+                .map_err(|error| Refusal::InvalidRequest.status(format!("connection: {error}")))?,
+        };
+        let numbers: &mut BTreeSet<u64> = held.entry(pool).or_default();
+        numbers.extend(message.numbers);
+    }
+    Ok(held)
+}
+
+fn permit_past(attempt: AttemptId, request: &proto::DecideRequest) -> Result<PermitPast, Status> {
+    if request.waited_in_vain.len() > MAX_WAITED {
+        return Err(Refusal::InvalidRequest.status("more than 64 entries in waited_in_vain"));
+    }
+    let mut waited_in_vain = BTreeSet::new();
+    for connection in &request.waited_in_vain {
+        waited_in_vain.extend(name("waited_in_vain", connection, ConnectionId::new)?);
+    }
+    Ok(PermitPast {
+        replaces: (request.replaces > 0).then_some(AttemptId {
+            plane: attempt.plane,
+            number: request.replaces,
+        }),
+        granted: name("granted", &request.granted, ConnectionId::new)?,
+        waited_in_vain,
+    })
+}
+
+fn ask(mut request: proto::DecideRequest) -> Result<Ask, Status> {
     let facts = request
         .facts
+        .take()
         .ok_or_else(|| Refusal::InvalidRequest.status("facts are missing"))?;
     if facts.model.len() > MAX_MODEL_BYTES {
         return Err(Refusal::InvalidRequest.status("facts.model is too long"));
     }
     let wire = |error: WireError| invalid(&error);
+    let attempt = wire::attempt::id_from_proto(request.attempt).map_err(wire)?;
     Ok(Ask {
-        attempt: wire::attempt::id_from_proto(request.attempt).map_err(wire)?,
+        permits: permit_past(attempt, &request)?,
+        attempt,
         key: name("facts.key_id", &facts.key_id, KeyId::new)?,
         facts: wire::routing::facts_from_proto(facts).map_err(wire)?,
         so_far: wire::routing::so_far_from_proto(request.so_far).map_err(wire)?,
@@ -120,14 +234,29 @@ fn response(answer: Answer) -> Result<proto::DecideResponse, Status> {
             order: dispatch.order,
             max_tools: dispatch.max_tools,
             emergency_max_tokens: dispatch.emergency_max_tokens,
+            permit: answer.permit,
         }),
         Decision::Wait(wait) => proto::decide_response::Step::Wait(proto::Wait {
             kind: match wait.kind {
                 WaitKind::Cooldown => proto::WaitKind::Cooldown.into(),
                 WaitKind::RetryDelay => proto::WaitKind::RetryDelay.into(),
+                WaitKind::Permit => proto::WaitKind::Permit.into(),
             },
             wait_ms: wait.wait_ms,
-            ticket: Vec::new(),
+            ticket: answer
+                .ticket
+                .as_ref()
+                .map(Ticket::encode)
+                .unwrap_or_default(),
+            provider: answer
+                .ticket
+                .as_ref()
+                .map(|ticket| ticket.provider.to_string())
+                .unwrap_or_default(),
+            connection: answer
+                .ticket
+                .map(|ticket| ticket.connection.to_string())
+                .unwrap_or_default(),
         }),
         Decision::Plan(plan) => proto::decide_response::Step::Plan(wire::plan::to_proto(&plan)),
         Decision::TakeTurn(_) => return Err(Refusal::Internal.status("a number is missing")),

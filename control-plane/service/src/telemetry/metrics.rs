@@ -51,6 +51,8 @@ labels! {
         Check = "check",
         Begin = "begin",
         Announce = "announce",
+        Swap = "swap",
+        Cell = "cell",
     }
 
     /// How a store call ended.
@@ -81,6 +83,22 @@ labels! {
         Local = "local",
         /// Another attempt has it.
         Refused = "refused",
+    }
+
+    /// What became of a wish for a permit.
+    pub(crate) enum PermitGrant {
+        /// Granted through the hot store: counted in the fleet.
+        Shared = "shared",
+        /// Granted out of a local share, the store being away.
+        Local = "local",
+        /// All permits are out.
+        Refused = "refused",
+        /// All are out and as many wait as may.
+        QueueFull = "queue_full",
+        /// Waited for in vain.
+        TimedOut = "timed_out",
+        /// A request of a quota pool went on without one.
+        Unheld = "unheld",
     }
 
     /// What happened to the renewal of an access token.
@@ -130,6 +148,11 @@ struct GrantLabel {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PermitLabel {
+    grant: PermitGrant,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct DroppedLabel {
     reason: Dropped,
 }
@@ -149,6 +172,7 @@ pub(crate) struct Metrics {
     hot_call_seconds: Histogram,
     reports: Family<FateLabel, Counter>,
     probes: Family<GrantLabel, Counter>,
+    permits: Family<PermitLabel, Counter>,
     dropped: Family<DroppedLabel, Counter>,
     token_refreshes: Family<TokenLabel, Counter>,
     /// Compare-and-sets that were refused for a conflict.
@@ -187,6 +211,7 @@ impl Metrics {
             hot_call_seconds: Histogram::new(exponential_buckets(0.000_1, 2.0, 12)),
             reports: Family::default(),
             probes: Family::default(),
+            permits: Family::default(),
             dropped: Family::default(),
             token_refreshes: Family::default(),
             write_conflicts: Counter::<u64, AtomicU64>::default(),
@@ -233,6 +258,11 @@ impl Metrics {
             self.reports.clone(),
         );
         registry.register("probes", "Half-open probes asked for", self.probes.clone());
+        registry.register(
+            "permits",
+            "Permits of connections asked for",
+            self.permits.clone(),
+        );
         registry.register(
             "dropped",
             "What should be kept and was not",
@@ -324,6 +354,16 @@ impl Metrics {
         for grant in [ProbeGrant::Shared, ProbeGrant::Local, ProbeGrant::Refused] {
             self.probes.get_or_create(&GrantLabel { grant }).inc_by(0);
         }
+        for grant in [
+            PermitGrant::Shared,
+            PermitGrant::Local,
+            PermitGrant::Refused,
+            PermitGrant::QueueFull,
+            PermitGrant::TimedOut,
+            PermitGrant::Unheld,
+        ] {
+            self.permits.get_or_create(&PermitLabel { grant }).inc_by(0);
+        }
         for reason in [Dropped::HistoryQueueFull, Dropped::HistoryRefused] {
             self.dropped
                 .get_or_create(&DroppedLabel { reason })
@@ -381,6 +421,11 @@ impl Metrics {
     /// Counts a probe.
     pub(crate) fn probe(&self, grant: ProbeGrant) {
         self.probes.get_or_create(&GrantLabel { grant }).inc();
+    }
+
+    /// Counts what became of a wish for a permit.
+    pub(crate) fn permit(&self, grant: PermitGrant) {
+        self.permits.get_or_create(&PermitLabel { grant }).inc();
     }
 
     /// Counts what was dropped.

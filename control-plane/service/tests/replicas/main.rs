@@ -9,6 +9,7 @@ mod fleet;
 #[cfg(test)]
 mod loss;
 #[cfg(test)]
+mod permits;
 mod report;
 #[cfg(test)]
 mod settings;

@@ -4,15 +4,18 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_core::ids::{ConnectionId, ProviderId};
 use tidegate_core::outcome::Attempt;
+use tidegate_proto::common::v1 as common;
 use tidegate_proto::routing::v1::{DecideResponse, decide_response};
 use tidegate_wire::attempt::id_to_proto;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 use tonic::{Response, Status};
 
-use crate::abandon::{AbandonQueue, Abandoned};
+use crate::abandon::Abandoned;
 use crate::client::Inner;
+use crate::permits::{Permits, PoolName};
 
 /// How long a question is followed after its limit, or after its request was dropped.
 const FOLLOW: Duration = Duration::from_secs(2);
@@ -66,8 +69,13 @@ impl Drop for Question {
             if let Ok(Ok(response)) = answered
                 && let Some(decide_response::Step::Dispatch(dispatch)) = response.into_inner().step
                 && let Some(attempt) = dispatch.attempt
-                && attempt.probe
             {
+                if dispatch.permit {
+                    inner.give_back_unused(&attempt);
+                }
+                if !attempt.probe {
+                    return;
+                }
                 inner.abandoned.push(Abandoned {
                     attempt: attempt.id,
                     provider: attempt.provider,
@@ -79,16 +87,78 @@ impl Drop for Question {
     }
 }
 
+impl Inner {
+    /// Gives back a permit that came with an answer which nobody uses.
+    fn give_back_unused(&self, attempt: &common::Attempt) {
+        let (Ok(provider), Ok(connection)) = (
+            ProviderId::new(&attempt.provider),
+            ConnectionId::new(&attempt.connection),
+        ) else {
+            return;
+        };
+        let number = attempt.id.map_or(0, |id| id.number);
+        let pool = PoolName {
+            provider,
+            connection,
+        };
+        self.permits.release_unused(number, pool);
+    }
+}
+
+/// A permit that is waited for. Dropped before the wait has ended, it is given back, should it have been granted.
+pub(super) struct Awaited<'a> {
+    permits: &'a Permits,
+    number: u64,
+    /// `None` once the wait has ended.
+    pool: Option<PoolName>,
+}
+
+impl<'a> Awaited<'a> {
+    pub(super) fn new(permits: &'a Permits, number: u64, pool: PoolName) -> Self {
+        Self {
+            permits,
+            number,
+            pool: Some(pool),
+        }
+    }
+
+    /// It is granted.
+    pub(super) fn granted(mut self) {
+        if let Some(pool) = self.pool.take() {
+            self.permits.hold(self.number, pool);
+        }
+    }
+
+    /// It is not, and will not be.
+    pub(super) fn refused(mut self) {
+        self.pool = None;
+    }
+}
+
+impl Drop for Awaited<'_> {
+    fn drop(&mut self) {
+        if let Some(pool) = self.pool.take() {
+            self.permits.release_unused(self.number, pool);
+        }
+    }
+}
+
 /// An attempt that was decided on but not handed out yet. Dropped unclaimed, it is given back.
 pub(super) struct Unclaimed<'a> {
-    queue: &'a AbandonQueue,
+    inner: &'a Inner,
     notice: Option<Abandoned>,
+    permit: Option<(u64, PoolName)>,
 }
 
 impl<'a> Unclaimed<'a> {
-    pub(super) fn new(queue: &'a AbandonQueue, attempt: &Attempt) -> Self {
+    pub(super) fn new(inner: &'a Inner, attempt: &Attempt, permit: bool) -> Self {
+        let pool = || PoolName {
+            provider: attempt.provider.clone(),
+            connection: attempt.connection.clone(),
+        };
         Self {
-            queue,
+            inner,
+            permit: permit.then(|| (attempt.id.number, pool())),
             notice: Some(Abandoned {
                 attempt: Some(id_to_proto(attempt.id)),
                 // Named, the provider is looked through for a probe that a replica may not know of yet.
@@ -110,7 +180,10 @@ impl<'a> Unclaimed<'a> {
 impl Drop for Unclaimed<'_> {
     fn drop(&mut self) {
         if let Some(notice) = self.notice.take() {
-            self.queue.push(notice);
+            self.inner.abandoned.push(notice);
+            if let Some((number, pool)) = self.permit.take() {
+                self.inner.permits.release_unused(number, pool);
+            }
         }
     }
 }

@@ -1,26 +1,33 @@
 //! The decision without the control plane: the same rules over the last snapshot, the last view and the
 //! shadow of our own failures. Unmanaged traffic only; it never fails.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::classify::{ClassifyContext, classify};
 use tidegate_core::config::Config;
-use tidegate_core::ids::{ConnectionId, Shard};
+use tidegate_core::ids::{ConnectionId, ProviderId, Shard};
 use tidegate_core::outcome::Attempt;
+use tidegate_core::permit;
 use tidegate_core::routing::{
-    self, AttemptsSoFar, Decision, DecisionTurns, Input, PriorAttempt, Rejection, View as _,
+    self, AttemptsSoFar, Decision, DecisionTurns, Dispatch as Decided, Input, PermitPolicy,
+    PriorAttempt, Rejection, View,
 };
 use tidegate_core::settings::StreamSettings;
+use tidegate_core::state::{ConnectionState, ProviderState};
 use tidegate_core::telemetry::NoTelemetry;
 use tidegate_core::time::Timestamp;
 use tidegate_core::version::{Mark, Version};
 
 use crate::metrics::ClientMetrics;
+use crate::permits::{Permits, PoolName};
 use crate::port::{Answer, Ask, Deadlines, Dispatch, LastFailure, Snapshot, Step};
 use crate::shadow::{Scene, Shadow};
 use crate::view::LocalView;
 
+/// Connections without a permit of our share in one decision, after which it gives up.
+const MAX_FULL: usize = 256;
 /// Probes refused in one decision before it gives up; each refusal excludes a provider, so this is far off.
 const MAX_REFUSED_PROBES: usize = 256;
 
@@ -29,14 +36,52 @@ pub(super) struct Local<'a> {
     pub(super) snapshot: &'a Snapshot,
     pub(super) view: &'a LocalView,
     pub(super) shadow: &'a Shadow,
+    pub(super) permits: &'a Permits,
+    /// Data planes that were live when the control plane was last heard; `None`: no permit is given out here.
+    pub(super) planes: Option<u32>,
     pub(super) now: Timestamp,
     pub(super) newest_attempt: u64,
     pub(super) metrics: &'a ClientMetrics,
 }
 
+/// What an attempt was given here.
+#[derive(Clone, Copy, Debug, Default)]
+struct Grants {
+    permit: bool,
+    probe: bool,
+}
+
+/// The view with what this decision found out.
+struct Seen<'a> {
+    view: &'a dyn View,
+    full: BTreeSet<ConnectionId>,
+}
+
+impl View for Seen<'_> {
+    fn provider(&self, provider: &ProviderId) -> Option<Arc<ProviderState>> {
+        self.view.provider(provider)
+    }
+
+    fn connection(
+        &self,
+        provider: &ProviderId,
+        connection: &ConnectionId,
+    ) -> Option<Arc<ConnectionState>> {
+        self.view.connection(provider, connection)
+    }
+
+    fn version(&self, shard: Shard) -> Version {
+        self.view.version(shard)
+    }
+
+    fn is_full(&self, connection: &ConnectionId) -> bool {
+        self.full.contains(connection)
+    }
+}
+
 impl Local<'_> {
-    /// Decides. The caller has refreshed the shadow.
-    pub(super) fn decide(&self, ask: &Ask) -> Answer {
+    /// Decides, and says whether anything was passed over for want of a permit. The caller has refreshed the shadow.
+    pub(super) fn decide(&self, ask: &Ask) -> (Answer, bool) {
         let config = &self.snapshot.config;
         let prior = ask
             .last_failure
@@ -52,21 +97,22 @@ impl Local<'_> {
         };
         let route = routing::resolve_request(config, &ask.facts);
         let combo = route.as_ref().is_some_and(|route| route.combo.is_some());
-        let (decision, probe) = self.decide_with_probe(ask, &so_far);
+        let (decision, grants, full) = self.decide_with_grants(ask, &so_far);
         let next_target_same_provider = match (&route, &prior) {
             (Some(route), Some(prior)) => {
                 routing::next_target_same_provider(route, prior, &decision)
             }
             (None, _) | (_, None) => false,
         };
-        Answer {
-            decision: self.step(ask, decision, probe),
+        let answer = Answer {
+            decision: self.step(ask, decision, grants),
             classification: prior.as_ref().map(|prior| prior.classification.clone()),
             failed_at: prior.map_or(self.now, |prior| prior.failed_at),
             next_target_same_provider,
             combo,
             local: true,
-        }
+        };
+        (answer, full)
     }
 
     /// The last failure as the rules see it. A provider that left the configuration has no target any more, so
@@ -90,56 +136,109 @@ impl Local<'_> {
         })
     }
 
-    /// Decides again as long as the probe that a decision needs is not to be had.
-    fn decide_with_probe(&self, ask: &Ask, so_far: &AttemptsSoFar) -> (Decision, bool) {
+    /// Decides again as long as the permit or the probe that a decision needs is not to be had.
+    fn decide_with_grants(&self, ask: &Ask, so_far: &AttemptsSoFar) -> (Decision, Grants, bool) {
         let overlay = self.shadow.over(self.view);
         let has_credential =
             |connection: &ConnectionId| self.snapshot.credentials.contains_key(connection);
         let counters = &self.snapshot.counters;
         let turns = DecisionTurns::alone(counters);
-        for _ in 0..MAX_REFUSED_PROBES {
+        let mut view = Seen {
+            view: &overlay,
+            full: BTreeSet::new(),
+        };
+        // Of a quota pool, which sends also without a permit when nothing else is left.
+        let mut unheld = None;
+        let random = rand::random();
+        for _ in 0..MAX_REFUSED_PROBES.saturating_add(MAX_FULL) {
             let decision = routing::decide(&Input {
                 config: &self.snapshot.config,
-                view: &overlay,
+                view: &view,
                 facts: &ask.facts,
                 so_far,
                 egress: ask.egress.as_ref(),
                 telemetry: &NoTelemetry,
                 turns: &turns,
                 now: self.now,
-                random: rand::random(),
+                random,
                 has_credential: &has_credential,
             });
-            match &decision {
-                Decision::Dispatch(dispatch) if dispatch.needs_probe => {
-                    let scene = self.scene();
-                    let taken = self
-                        .shadow
-                        .take_probe(&dispatch.provider, ask.attempt, scene);
-                    if taken && self.settle(dispatch) {
-                        self.metrics.local_probes.inc();
-                        return (decision, true);
+            let (dispatch, permit) = match decision {
+                Decision::Dispatch(dispatch) => match self.permit(ask, &dispatch) {
+                    Some(permit) => (dispatch, permit),
+                    None => {
+                        view.full.insert(dispatch.connection.clone());
+                        let sends = dispatch.permit.is_some_and(|demand| {
+                            matches!(demand.policy, PermitPolicy::WaitThenSend(_))
+                        });
+                        if sends && self.planes.is_some() && unheld.is_none() {
+                            unheld = Some(dispatch);
+                        }
+                        continue;
                     }
-                }
-                Decision::Dispatch(dispatch) => {
-                    if self.settle(dispatch) {
-                        return (decision, false);
-                    }
-                }
-                Decision::Wait(_) | Decision::Reject(_) | Decision::Plan(_) => {
-                    return (decision, false);
-                }
+                },
                 // Nothing is shared here, so every number is known.
-                Decision::TakeTurn(key) => turns.fetched(key.clone(), None),
+                Decision::TakeTurn(key) => {
+                    turns.fetched(key, None);
+                    continue;
+                }
+                decision @ (Decision::Wait(_) | Decision::Reject(_) | Decision::Plan(_)) => {
+                    match unheld.take() {
+                        Some(dispatch) => {
+                            self.metrics.local_unheld.inc();
+                            (dispatch, false)
+                        }
+                        None => return (decision, Grants::default(), !view.full.is_empty()),
+                    }
+                }
+            };
+            let probe = dispatch.needs_probe;
+            let scene = self.scene();
+            if !probe
+                || self
+                    .shadow
+                    .take_probe(&dispatch.provider, ask.attempt, scene)
+            {
+                if probe {
+                    self.metrics.local_probes.inc();
+                }
+                if permit {
+                    self.metrics.local_permits.inc();
+                }
+                // Going elsewhere would cost what was taken; being a little unfair does not.
+                _ = self.snapshot.counters.settle(&dispatch);
+                let grants = Grants { permit, probe };
+                return (Decision::Dispatch(dispatch), grants, !view.full.is_empty());
             }
+            self.permits.release(ask.attempt.number);
         }
-        let rejection = unavailable("no probe of any provider is to be had");
-        (Decision::Reject(Box::new(rejection)), false)
+        let rejection = unavailable("no permit or probe of any provider is to be had");
+        (
+            Decision::Reject(Box::new(rejection)),
+            Grants::default(),
+            true,
+        )
     }
 
-    /// Counts the dispatch in; `false` when what it rests on has changed.
-    fn settle(&self, dispatch: &routing::Dispatch) -> bool {
-        self.snapshot.counters.settle(dispatch)
+    /// Whether the dispatch has a permit, which it may not need; `None` when our share of its pool is out. The permit of
+    /// an attempt that this one replaces is free for it.
+    fn permit(&self, ask: &Ask, dispatch: &Decided) -> Option<bool> {
+        let Some(demand) = dispatch.permit else {
+            return Some(false);
+        };
+        if let Some(replaced) = ask.replaces.filter(|_| self.planes.is_some()) {
+            self.permits.release(replaced.number);
+        }
+        let pool = PoolName {
+            provider: dispatch.provider.clone(),
+            connection: dispatch.connection.clone(),
+        };
+        let share = self
+            .planes
+            .map_or(0, |planes| permit::share(demand.cap, planes));
+        self.permits
+            .take_share(ask.attempt.number, &pool, share)
+            .then_some(true)
     }
 
     fn scene(&self) -> Scene<'_> {
@@ -151,7 +250,7 @@ impl Local<'_> {
         }
     }
 
-    fn step(&self, ask: &Ask, decision: Decision, probe: bool) -> Step {
+    fn step(&self, ask: &Ask, decision: Decision, grants: Grants) -> Step {
         match decision {
             Decision::Wait(wait) => Step::Wait {
                 kind: wait.kind,
@@ -187,12 +286,13 @@ impl Local<'_> {
                         connection: dispatch.connection,
                         model: dispatch.model,
                         egress: ask.egress.clone(),
-                        probe,
+                        probe: grants.probe,
                         synthetic: false,
                     },
                     pass: dispatch.pass,
                     target: dispatch.target,
-                    report_at_readiness: dispatch.report_at_readiness || probe,
+                    permit: grants.permit,
+                    report_at_readiness: dispatch.report_at_readiness || grants.probe,
                     excluded: dispatch.excluded,
                     deadlines: Deadlines {
                         target: dispatch.timeout_ms.map(Duration::from_millis),

@@ -14,11 +14,22 @@ use tidegate_wire::routing::{
 };
 use tidegate_wire::{WireError, plan};
 
+use crate::permits::PoolName;
 use crate::port::{Answer, Ask, Deadlines, Dispatch, Step};
+
+/// What an attempt did about permits before this question.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PermitPast {
+    /// Waited for and got.
+    pub(super) granted: Option<PoolName>,
+    /// Waited for in vain.
+    pub(super) in_vain: Vec<ConnectionId>,
+}
 
 /// The question. `now` is the store's time as known here, `configuration_version` that of the configuration.
 pub(super) fn question(
     ask: &Ask,
+    permits: &PermitPast,
     now: Timestamp,
     configuration_version: u64,
 ) -> proto::DecideRequest {
@@ -39,6 +50,13 @@ pub(super) fn question(
             .map(ToString::to_string)
             .unwrap_or_default(),
         configuration_version,
+        replaces: ask.replaces.map_or(0, |attempt| attempt.number),
+        granted: permits
+            .granted
+            .as_ref()
+            .map(|pool| pool.connection.to_string())
+            .unwrap_or_default(),
+        waited_in_vain: permits.in_vain.iter().map(ToString::to_string).collect(),
     }
 }
 
@@ -46,8 +64,12 @@ pub(super) fn question(
 pub(super) enum Answered {
     /// A step.
     Step(Answer),
-    /// Wait for a grant with this ticket, at most this long.
-    AwaitGrant { ticket: Vec<u8>, limit: Duration },
+    /// Wait for a permit of this pool with this ticket, at most this long.
+    AwaitGrant {
+        pool: PoolName,
+        ticket: Vec<u8>,
+        limit: Duration,
+    },
 }
 
 /// The answer to a question.
@@ -73,6 +95,12 @@ pub(super) fn answer(ask: &Ask, response: proto::DecideResponse) -> Result<Answe
                 proto::WaitKind::RetryDelay => WaitKind::RetryDelay,
                 proto::WaitKind::Permit => {
                     return Ok(Answered::AwaitGrant {
+                        pool: PoolName {
+                            provider: ProviderId::new(&message.provider)
+                                .map_err(|error| invalid("wait.provider", &error.to_string()))?,
+                            connection: ConnectionId::new(&message.connection)
+                                .map_err(|error| invalid("wait.connection", &error.to_string()))?,
+                        },
                         ticket: message.ticket,
                         limit: wait,
                     });
@@ -109,6 +137,7 @@ fn dispatch(ask: &Ask, message: proto::Dispatch) -> Result<Box<Dispatch>, WireEr
         attempt,
         pass: message.pass,
         target: message.target,
+        permit: message.permit,
         report_at_readiness: message.report_at_readiness,
         excluded: exclusions(message.excluded),
         deadlines: deadlines(message.deadlines.unwrap_or_default()),

@@ -82,12 +82,19 @@ pub(crate) struct Replica {
     /// Usage records are refused with an outage.
     pub(crate) usage_fails: AtomicBool,
     pub(crate) decided: Mutex<Vec<Instant>>,
+    pub(crate) questions: Mutex<Vec<routing::DecideRequest>>,
+    /// What is decided on comes with a permit.
+    pub(crate) permits: AtomicBool,
+    /// Waits for a permit end with one.
+    pub(crate) grants: AtomicBool,
     pub(crate) awaited: AtomicUsize,
     pub(crate) reported: Mutex<Vec<report::ReportRequest>>,
     pub(crate) report_streams: AtomicUsize,
     pub(crate) watched: Mutex<Vec<config::WatchRequest>>,
     pub(crate) told: Mutex<Vec<config::ReportConfigurationRequest>>,
     pub(crate) abandoned: Mutex<Vec<routing::AbandonRequest>>,
+    pub(crate) kept: Mutex<Vec<routing::KeepPermitsRequest>>,
+    pub(crate) released: Mutex<Vec<routing::ReleasePermitsRequest>>,
     pub(crate) tokens: Mutex<BTreeSet<String>>,
     snapshot: Mutex<Option<config::Snapshot>>,
     configuration_version: Mutex<u64>,
@@ -115,12 +122,17 @@ impl Replica {
             beats: AtomicBool::new(true),
             usage_fails: AtomicBool::new(false),
             decided: Mutex::default(),
+            questions: Mutex::default(),
+            permits: AtomicBool::new(false),
+            grants: AtomicBool::new(true),
             awaited: AtomicUsize::new(0),
             reported: Mutex::default(),
             report_streams: AtomicUsize::new(0),
             watched: Mutex::default(),
             told: Mutex::default(),
             abandoned: Mutex::default(),
+            kept: Mutex::default(),
+            released: Mutex::default(),
             tokens: Mutex::default(),
             snapshot: Mutex::new(Some(setting::snapshot(1))),
             configuration_version: Mutex::new(1),
@@ -184,6 +196,7 @@ impl Replica {
             step: Some(routing::decide_response::Step::Dispatch(
                 routing::Dispatch {
                     attempt: Some(attempt),
+                    permit: self.permits.load(Ordering::Relaxed),
                     ..routing::Dispatch::default()
                 },
             )),
@@ -238,6 +251,7 @@ impl RoutingService for Service {
             replica.tokens.lock().insert(token);
         }
         let request = request.into_inner();
+        replica.questions.lock().push(request.clone());
         let deciding = replica.deciding.lock().clone();
         Ok(Response::new(match deciding {
             Deciding::To(connection) => replica.dispatch(&request, connection, false),
@@ -255,6 +269,8 @@ impl RoutingService for Service {
                             kind: routing::WaitKind::Permit.into(),
                             wait_ms: 10_000,
                             ticket: b"ticket".to_vec(),
+                            provider: "a".to_owned(),
+                            connection: "a1".to_owned(),
                         })),
                         ..routing::DecideResponse::default()
                     }
@@ -272,7 +288,8 @@ impl RoutingService for Service {
         assert_eq!(request.into_inner().ticket, b"ticket");
         sleep(Duration::from_secs(4)).await;
         self.0.awaited.fetch_add(1, Ordering::Relaxed);
-        Ok(Response::new(routing::AwaitResponse { granted: true }))
+        let granted = self.0.grants.load(Ordering::Relaxed);
+        Ok(Response::new(routing::AwaitResponse { granted }))
     }
 
     async fn abandon(
@@ -281,6 +298,22 @@ impl RoutingService for Service {
     ) -> Result<Response<routing::AbandonResponse>, Status> {
         self.0.abandoned.lock().push(request.into_inner());
         Ok(Response::new(routing::AbandonResponse {}))
+    }
+
+    async fn keep_permits(
+        &self,
+        request: Request<routing::KeepPermitsRequest>,
+    ) -> Result<Response<routing::KeepPermitsResponse>, Status> {
+        self.0.kept.lock().push(request.into_inner());
+        Ok(Response::new(routing::KeepPermitsResponse {}))
+    }
+
+    async fn release_permits(
+        &self,
+        request: Request<routing::ReleasePermitsRequest>,
+    ) -> Result<Response<routing::ReleasePermitsResponse>, Status> {
+        self.0.released.lock().push(request.into_inner());
+        Ok(Response::new(routing::ReleasePermitsResponse {}))
     }
 }
 

@@ -32,8 +32,10 @@ pub(crate) const STORE_TIME: u64 = 1_700_000_000_000;
 /// Two providers with a connection each, and a combo over both. A third failure opens a breaker.
 const DOCUMENT: &str = r#"{
     "providers": [{"id": "a", "protocol": "openai", "baseUrl": "https://a.test/v1"},
-        {"id": "b", "protocol": "openai", "baseUrl": "https://b.test/v1"}],
-    "connections": [{"id": "a1", "provider": "a"}, {"id": "b1", "provider": "b"}],
+        {"id": "b", "protocol": "openai", "baseUrl": "https://b.test/v1"},
+        {"id": "c", "protocol": "openai", "baseUrl": "https://c.test/v1"}],
+    "connections": [{"id": "a1", "provider": "a"}, {"id": "b1", "provider": "b"},
+        {"id": "c1", "provider": "c", "maxConcurrent": 4}],
     "combos": [{"name": "smart", "steps": ["a/m", "b/m"]}],
     "settings": {"providerBreaker": {"dedupConnectionMs": 0,
         "apikey": {"failureThreshold": 3, "degradationThreshold": 2, "resetTimeoutMs": 60000}},
@@ -53,7 +55,7 @@ pub(crate) fn snapshot(version: u64) -> config::Snapshot {
     config::Snapshot {
         version,
         document: Some(document::to_proto(&document())),
-        credentials: vec![credential("a1"), credential("b1")],
+        credentials: vec![credential("a1"), credential("b1"), credential("c1")],
         ..config::Snapshot::default()
     }
 }
@@ -169,6 +171,7 @@ pub(crate) fn ask(attempt: AttemptId, model: &str) -> Ask {
         so_far: Arc::new(AttemptsSoFar::default()),
         last_failure: None,
         egress: None,
+        replaces: None,
     }
 }
 

@@ -38,6 +38,10 @@ impl ControlPort for PlaneClient {
         Self::abandon(self, attempt, provider);
     }
 
+    fn release(&self, attempt: AttemptId) {
+        Self::release(self, attempt);
+    }
+
     fn is_ready(&self) -> bool {
         Self::is_ready(self)
     }

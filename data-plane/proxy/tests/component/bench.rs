@@ -133,9 +133,10 @@ fn document([one, two, ant]: [&FakeUpstream; 3], options: &Options) -> Document 
         json!({"id": id, "protocol": protocol, "baseUrl": upstream.base_url(),
             "class": "apikey", "models": models})
     };
-    // With plans, failures of `two` do not cool its account, so that a retry is not dropped.
+    // With plans, failures of `two` do not cool its account, so that a retry is not dropped. The limit is one that no
+    // test reaches, so that every attempt holds a permit.
     let connection = |provider: &str| {
-        json!({"id": format!("{provider}-a"), "provider": provider,
+        json!({"id": format!("{provider}-a"), "provider": provider, "maxConcurrent": 1_000,
             "disableCooling": options.plans && provider == "two"})
     };
     let key = json!({"id": "tester", "sha256": tidegate_core::config::key_hash(KEY)});

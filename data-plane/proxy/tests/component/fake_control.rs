@@ -47,6 +47,9 @@ pub(crate) struct Heard {
     pub(crate) reports: Vec<(AttemptOutcome, bool)>,
     pub(crate) usages: Vec<Usage>,
     pub(crate) abandoned: Vec<AttemptId>,
+    pub(crate) released: Vec<AttemptId>,
+    /// What each question said it replaces.
+    pub(crate) replaced: Vec<Option<AttemptId>>,
     pub(crate) asks: u64,
 }
 
@@ -198,6 +201,7 @@ impl FakeControl {
                 },
                 pass: dispatch.pass,
                 target: dispatch.target,
+                permit: dispatch.permit.is_some(),
                 report_at_readiness: dispatch.report_at_readiness,
                 excluded: dispatch.excluded,
                 deadlines: Deadlines {
@@ -262,6 +266,7 @@ impl ControlPort for FakeControl {
 
     async fn decide(&self, ask: Ask) -> Answer {
         self.heard.lock().asks += 1;
+        self.heard.lock().replaced.push(ask.replaces);
         if self.silent.load(Ordering::Relaxed) {
             std::future::pending::<()>().await;
         }
@@ -279,6 +284,10 @@ impl ControlPort for FakeControl {
 
     fn abandon(&self, attempt: AttemptId, _provider: Option<ProviderId>) {
         self.heard.lock().abandoned.push(attempt);
+    }
+
+    fn release(&self, attempt: AttemptId) {
+        self.heard.lock().released.push(attempt);
     }
 
     fn is_ready(&self) -> bool {

@@ -18,6 +18,7 @@ mod fake_control;
 mod leaving;
 #[cfg(test)]
 mod pass_through;
+mod permits;
 #[cfg(test)]
 mod plans;
 #[cfg(test)]

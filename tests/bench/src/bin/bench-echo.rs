@@ -4,7 +4,8 @@
 use tidegate_proto::routing::v1::routing_service_server::{RoutingService, RoutingServiceServer};
 use tidegate_proto::routing::v1::{
     AbandonRequest, AbandonResponse, AwaitRequest, AwaitResponse, DecideRequest, DecideResponse,
-    Dispatch, decide_response::Step,
+    Dispatch, KeepPermitsRequest, KeepPermitsResponse, ReleasePermitsRequest,
+    ReleasePermitsResponse, decide_response::Step,
 };
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Request, Response, Status};
@@ -43,6 +44,20 @@ impl RoutingService for Echo {
         _: Request<AbandonRequest>,
     ) -> Result<Response<AbandonResponse>, Status> {
         Ok(Response::new(AbandonResponse {}))
+    }
+
+    async fn keep_permits(
+        &self,
+        _: Request<KeepPermitsRequest>,
+    ) -> Result<Response<KeepPermitsResponse>, Status> {
+        Ok(Response::new(KeepPermitsResponse {}))
+    }
+
+    async fn release_permits(
+        &self,
+        _: Request<ReleasePermitsRequest>,
+    ) -> Result<Response<ReleasePermitsResponse>, Status> {
+        Ok(Response::new(ReleasePermitsResponse {}))
     }
 }
 

@@ -6,6 +6,7 @@ mod egress;
 mod failover;
 mod gate;
 mod loss;
+mod permits;
 mod plans;
 mod rules;
 mod sdk;

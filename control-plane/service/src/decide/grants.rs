@@ -1,0 +1,260 @@
+//! Decides again until everything that a decision needs is taken: a permit, a probe, a turn.
+//!
+//! What could not be taken is seen like that by the next decision: the connection as full, the provider with its probe
+//! out. The permit comes first, since it is the one that may be waited for, and nobody waits with a probe in hand.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+use tidegate_core::config::Config;
+use tidegate_core::ids::{AttemptId, ConnectionId, EgressId, ProviderId, Shard};
+use tidegate_core::permit;
+use tidegate_core::routing::{
+    AttemptsSoFar, Decision, DecisionTurns, Dispatch, ExclusionReason, Input, RequestFacts,
+    View as RoutingView, decide,
+};
+use tidegate_core::state::{ConnectionState, ProviderState};
+use tidegate_core::telemetry::NoTelemetry;
+use tidegate_core::version::Version;
+
+use crate::config::Current;
+use crate::permits::Taken;
+use crate::view::View;
+
+use super::Decider;
+use super::permit::{Granted, Passed, PermitPast};
+use super::probe::Probe;
+
+/// Probes lost or refused in one decision after which it is made without any.
+const MAX_PROBES: u32 = 4;
+/// How often a decision is made anew because others were faster at what it rests on.
+const MAX_CONFLICTS: u32 = 16;
+
+/// What one decision is about.
+#[derive(Clone, Copy)]
+pub(super) struct Question<'a> {
+    pub(super) current: &'a Current,
+    pub(super) attempt: AttemptId,
+    pub(super) facts: &'a RequestFacts,
+    pub(super) so_far: &'a AttemptsSoFar,
+    pub(super) egress: Option<&'a EgressId>,
+    pub(super) permits: &'a PermitPast,
+    /// Nothing is taken after it.
+    pub(super) deadline: Instant,
+}
+
+/// The view with what this decision knows better.
+struct Corrected<'a> {
+    view: &'a View,
+    config: &'a Config,
+    /// Who asks: a probe that this attempt holds already does not stand in its own way.
+    attempt: AttemptId,
+    /// Providers whose probe was not to be had.
+    providers: BTreeMap<ProviderId, Arc<ProviderState>>,
+    /// Connections that had no permit to give.
+    full: BTreeSet<ConnectionId>,
+    /// So many had none that no other is asked.
+    all_full: bool,
+}
+
+impl RoutingView for Corrected<'_> {
+    fn provider(&self, provider: &ProviderId) -> Option<Arc<ProviderState>> {
+        if let Some(state) = self.providers.get(provider) {
+            return Some(Arc::clone(state));
+        }
+        let state = self.view.provider(provider)?;
+        if state.breaker.probe_holder() != Some(self.attempt) {
+            return Some(state);
+        }
+        let mut state = Arc::unwrap_or_clone(state);
+        state.breaker.return_probe(self.attempt);
+        Some(Arc::new(state))
+    }
+
+    fn connection(
+        &self,
+        provider: &ProviderId,
+        connection: &ConnectionId,
+    ) -> Option<Arc<ConnectionState>> {
+        self.view.connection(provider, connection)
+    }
+
+    fn version(&self, shard: Shard) -> Version {
+        self.view.version(shard)
+    }
+
+    fn is_full(&self, connection: &ConnectionId) -> bool {
+        let has_cap = || {
+            let connection = self.config.connection(connection);
+            connection.is_some_and(|connection| permit::cap(connection).is_some())
+        };
+        self.full.contains(connection) || (self.all_full && has_cap())
+    }
+}
+
+impl Decider {
+    /// Decides, and takes what the decision needs. Before anything else, an attempt that was granted a permit is sent
+    /// where it holds it, if that may still be used.
+    pub(super) async fn with_grants(self: &Arc<Self>, question: Question<'_>) -> Granted {
+        if let Some(granted) = &question.permits.granted {
+            let facts = RequestFacts {
+                forced_connection: Some(granted.clone()),
+                ..question.facts.clone()
+            };
+            let there = Question {
+                facts: &facts,
+                ..question
+            };
+            let mut answer = self.take_grants(there).await;
+            if let Decision::Dispatch(dispatch) = &mut answer.decision {
+                // The others are not excluded, only not looked at.
+                dispatch
+                    .excluded
+                    .retain(|exclusion| exclusion.reason != ExclusionReason::NotAllowed);
+                return answer;
+            }
+        }
+        self.take_grants(question).await
+    }
+
+    /// Decides until everything that a decision needs is taken.
+    async fn take_grants(self: &Arc<Self>, question: Question<'_>) -> Granted {
+        let Question {
+            current,
+            attempt,
+            permits,
+            deadline,
+            ..
+        } = question;
+        let mut view = Corrected {
+            view: &self.view,
+            config: &current.config,
+            attempt,
+            providers: BTreeMap::new(),
+            full: BTreeSet::new(),
+            all_full: false,
+        };
+        // Who waited for a permit took its turn before.
+        let turns = if permits.has_waited() {
+            DecisionTurns::peeking(&current.counters)
+        } else {
+            DecisionTurns::new(&current.counters)
+        };
+        let random = rand::random();
+        let mut passed = Passed::default();
+        let mut probes: u32 = 0;
+        let mut conflicts: u32 = 0;
+        loop {
+            let mut unheld = false;
+            let dispatch = match self.decide_on(&question, &view, &turns, random) {
+                Decision::Dispatch(dispatch) => dispatch,
+                Decision::TakeTurn(key) => {
+                    turns.fetched(key, None);
+                    continue;
+                }
+                decision @ (Decision::Wait(_) | Decision::Reject(_) | Decision::Plan(_)) => {
+                    match passed.instead(decision, &permits.waited_in_vain) {
+                        Granted {
+                            decision: Decision::Dispatch(dispatch),
+                            ..
+                        } => {
+                            unheld = true;
+                            dispatch
+                        }
+                        answer => return answer,
+                    }
+                }
+            };
+            let mut permit = false;
+            if let Some(demand) = dispatch.permit.filter(|_| !unheld) {
+                let taken = self.take_permit(&dispatch, demand, attempt, permits, deadline);
+                match taken.await {
+                    Taken::Held => permit = true,
+                    taken => {
+                        view.full.insert(dispatch.connection.clone());
+                        view.all_full = !passed.push(dispatch, demand, taken);
+                        continue;
+                    }
+                }
+            }
+            let probe = dispatch.needs_probe;
+            if probe {
+                probes = probes.saturating_add(1);
+                if let Some(state) = self.probe_refused(&question, &dispatch, probes).await {
+                    view.providers.insert(dispatch.provider.clone(), state);
+                    if permit {
+                        self.return_permit(&dispatch, attempt);
+                    }
+                    continue;
+                }
+            }
+            if !(permit || probe || unheld) {
+                // Under a storm of equal requests an order that is a little unfair beats none.
+                if current.counters.settle(&dispatch) || conflicts >= MAX_CONFLICTS {
+                    return Granted::dispatch(dispatch, false);
+                }
+                conflicts = conflicts.saturating_add(1);
+                continue;
+            }
+            let mut dispatch = dispatch;
+            while !current.counters.settle(&dispatch) && conflicts < MAX_CONFLICTS {
+                conflicts = conflicts.saturating_add(1);
+                match self.decide_on(&question, &view, &turns, random) {
+                    Decision::Dispatch(again) if again.connection == dispatch.connection => {
+                        dispatch = again;
+                    }
+                    // Going elsewhere would cost what was taken; being a little unfair does not.
+                    _ => break,
+                }
+            }
+            if unheld {
+                self.goes_unheld(&dispatch, attempt);
+            }
+            return Granted::dispatch(dispatch, permit);
+        }
+    }
+
+    fn decide_on(
+        &self,
+        question: &Question<'_>,
+        view: &Corrected<'_>,
+        turns: &DecisionTurns<'_>,
+        random: u64,
+    ) -> Decision {
+        let credentials = &question.current.credentials;
+        let has_credential = |connection: &ConnectionId| credentials.contains_key(connection);
+        decide(&Input {
+            config: &question.current.config,
+            view,
+            facts: question.facts,
+            so_far: question.so_far,
+            egress: question.egress,
+            telemetry: &NoTelemetry,
+            turns,
+            now: self.clock.now(),
+            random,
+            has_credential: &has_credential,
+        })
+    }
+
+    /// Takes the probe that a dispatch needs; without it, how its provider is to be seen from now on.
+    async fn probe_refused(
+        self: &Arc<Self>,
+        question: &Question<'_>,
+        dispatch: &Dispatch,
+        probes: u32,
+    ) -> Option<Arc<ProviderState>> {
+        let (current, provider) = (question.current, &dispatch.provider);
+        let taken = if probes > MAX_PROBES {
+            Probe::Refused(self.probe_out(current, provider))
+        } else {
+            self.take_probe(current, provider, question.attempt, question.deadline)
+                .await
+        };
+        match taken {
+            Probe::Taken => None,
+            Probe::Refused(state) => Some(state),
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! Taking a permit for a decision, and what follows when there is none.
+//!
+//! A connection whose permits are all out is skipped, as gate 10 says, and the decision is made anew. What was skipped
+//! is remembered, because strategies differ in what they do when nothing else is left (`routing.md` §8.3, §11.4).
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+use tidegate_core::ids::{AttemptId, ConnectionId, ProviderId};
+use tidegate_core::permit;
+use tidegate_core::routing::{
+    Decision, Dispatch, MAX_QUEUE_DEPTH, MAX_QUEUE_TIMEOUT_MS, PermitDemand, PermitPolicy,
+    PermitQueue, Wait, WaitKind,
+};
+
+use crate::permits::{PoolName, Taken, Waited};
+use crate::telemetry::metrics::PermitGrant;
+
+use super::{Decider, NoAnswer};
+
+/// Connections without a free permit in one decision, after which no other is tried.
+const MAX_SKIPPED: usize = 32;
+/// How long a pool is waited for that could not be asked within a decision, in ms.
+const ASK_AGAIN_MS: u64 = 1_000;
+
+/// What an attempt may have to do with permits.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PermitPast {
+    /// An earlier attempt of the request that still holds one.
+    pub(crate) replaces: Option<AttemptId>,
+    /// The connection whose permit this attempt waited for and got.
+    pub(crate) granted: Option<ConnectionId>,
+    /// Connections whose permit it waited for in vain.
+    pub(crate) waited_in_vain: BTreeSet<ConnectionId>,
+}
+
+impl PermitPast {
+    /// The attempt waited for some permit.
+    pub(super) fn has_waited(&self) -> bool {
+        self.granted.is_some() || !self.waited_in_vain.is_empty()
+    }
+}
+
+/// What a data plane hands to the call that waits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Ticket {
+    pub(crate) provider: ProviderId,
+    pub(crate) connection: ConnectionId,
+    queue_depth: u32,
+    timeout_ms: u64,
+}
+
+impl Ticket {
+    /// As it travels.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    /// Reads one back; `None` when it is none of ours.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        serde_json::from_slice(bytes).ok()
+    }
+
+    fn queue(&self) -> PermitQueue {
+        PermitQueue {
+            depth: self.queue_depth.min(MAX_QUEUE_DEPTH),
+            timeout_ms: self.timeout_ms.min(MAX_QUEUE_TIMEOUT_MS),
+        }
+    }
+}
+
+/// A dispatch that got no permit.
+#[derive(Debug)]
+struct Skipped {
+    dispatch: Box<Dispatch>,
+    policy: PermitPolicy,
+    /// Nobody knows whether one is free.
+    unknown: bool,
+}
+
+/// Connections without a free permit, in the order in which they were wanted.
+#[derive(Debug, Default)]
+pub(super) struct Passed {
+    skipped: Vec<Skipped>,
+}
+
+/// A decision with what it has to do with permits.
+#[derive(Debug)]
+pub(super) struct Granted {
+    pub(super) decision: Decision,
+    /// The attempt holds a permit of the connection it is sent to.
+    pub(super) permit: bool,
+    /// What to wait for.
+    pub(super) ticket: Option<Ticket>,
+}
+
+impl Granted {
+    /// A decision that sends nothing.
+    fn without(decision: Decision) -> Self {
+        Self {
+            decision,
+            permit: false,
+            ticket: None,
+        }
+    }
+
+    /// A dispatch.
+    pub(super) fn dispatch(dispatch: Box<Dispatch>, permit: bool) -> Self {
+        Self {
+            decision: Decision::Dispatch(dispatch),
+            permit,
+            ticket: None,
+        }
+    }
+}
+
+impl Passed {
+    /// Keeps a dispatch that got no permit. `false` when no other is to be tried.
+    pub(super) fn push(
+        &mut self,
+        dispatch: Box<Dispatch>,
+        demand: PermitDemand,
+        taken: Taken,
+    ) -> bool {
+        self.skipped.push(Skipped {
+            dispatch,
+            policy: demand.policy,
+            unknown: taken == Taken::Unknown,
+        });
+        self.skipped.len() < MAX_SKIPPED
+    }
+
+    /// What is done instead of a decision that sends nothing.
+    pub(super) fn instead(
+        &mut self,
+        decision: Decision,
+        waited_in_vain: &BTreeSet<ConnectionId>,
+    ) -> Granted {
+        if let Decision::Wait(Wait {
+            kind: WaitKind::RetryDelay,
+            ..
+        }) = decision
+        {
+            return Granted::without(decision);
+        }
+        let waited = |skipped: &Skipped| waited_in_vain.contains(&skipped.dispatch.connection);
+        let in_vain = self
+            .skipped
+            .iter()
+            .position(|skipped| match skipped.policy {
+                PermitPolicy::WaitThenSend(queue) => waited(skipped) || queue.depth == 0,
+                PermitPolicy::WaitThenSkip(_) | PermitPolicy::Skip => false,
+            });
+        if let Some(index) = in_vain {
+            let dispatch = self.skipped.swap_remove(index).dispatch;
+            return Granted::dispatch(dispatch, false);
+        }
+        let to_wait_for = self.skipped.iter().filter(|skipped| !waited(skipped));
+        let queued = to_wait_for.clone().find_map(|skipped| {
+            let queue = skipped.policy.queue().filter(|queue| queue.depth > 0)?;
+            Some((skipped, queue))
+        });
+        let rejected = matches!(decision, Decision::Reject(_));
+        let asked_again = || {
+            let unknown = to_wait_for.clone().find(|skipped| skipped.unknown)?;
+            // Not a place in the queue: only what is free.
+            let queue = PermitQueue {
+                depth: 0,
+                timeout_ms: ASK_AGAIN_MS,
+            };
+            Some((unknown, queue))
+        };
+        match queued.or_else(|| asked_again().filter(|_| rejected)) {
+            Some((skipped, queue)) => Granted {
+                decision: Decision::Wait(Wait {
+                    wait_ms: queue.timeout_ms,
+                    kind: WaitKind::Permit,
+                }),
+                permit: false,
+                ticket: Some(Ticket {
+                    provider: skipped.dispatch.provider.clone(),
+                    connection: skipped.dispatch.connection.clone(),
+                    queue_depth: queue.depth,
+                    timeout_ms: queue.timeout_ms,
+                }),
+            },
+            None => Granted::without(decision),
+        }
+    }
+}
+
+impl Decider {
+    /// Takes the permit that a dispatch needs.
+    pub(super) async fn take_permit(
+        &self,
+        dispatch: &Dispatch,
+        demand: PermitDemand,
+        attempt: AttemptId,
+        past: &PermitPast,
+        deadline: Instant,
+    ) -> Taken {
+        let pool = pool_of(dispatch);
+        self.permits
+            .take(&pool, attempt, past.replaces, demand.cap, deadline)
+            .await
+    }
+
+    /// Gives back a permit whose attempt goes elsewhere.
+    pub(super) fn return_permit(&self, dispatch: &Dispatch, attempt: AttemptId) {
+        self.permits.release(&pool_of(dispatch), attempt);
+    }
+
+    /// A request of a quota pool goes on without a permit.
+    pub(super) fn goes_unheld(&self, dispatch: &Dispatch, attempt: AttemptId) {
+        self.metrics.permit(PermitGrant::Unheld);
+        tracing::warn!(
+            %attempt,
+            connection = %dispatch.connection,
+            "no permit came free in time; the request goes on without one"
+        );
+    }
+
+    /// Waits for the permit of a ticket. `None` when this replica ends and another one is to be asked.
+    pub(crate) async fn await_permit(
+        self: &Arc<Self>,
+        attempt: AttemptId,
+        ticket: &Ticket,
+    ) -> Result<Option<bool>, NoAnswer> {
+        let config = self.config.config().ok_or(NoAnswer::NotReady)?;
+        let connection = config.connection(&ticket.connection);
+        let Some(cap) = connection.and_then(|connection| permit::cap(connection)) else {
+            // There is nothing to wait for any more.
+            return Ok(Some(false));
+        };
+        let pool = PoolName {
+            provider: ticket.provider.clone(),
+            connection: ticket.connection.clone(),
+        };
+        let waited = self.permits.wait(&pool, attempt, cap, ticket.queue()).await;
+        Ok(match waited {
+            Waited::Granted => Some(true),
+            Waited::QueueFull | Waited::TimedOut => Some(false),
+            Waited::Draining => None,
+        })
+    }
+}
+
+fn pool_of(dispatch: &Dispatch) -> PoolName {
+    PoolName {
+        provider: dispatch.provider.clone(),
+        connection: dispatch.connection.clone(),
+    }
+}

@@ -1,0 +1,342 @@
+//! One pool's desk: where wishes queue, and the worker that serves them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tidegate_core::ids::{PlaneIncarnation, Shard};
+use tidegate_core::permit::{self, POOL_SCHEMA, Pool, Queue};
+use tidegate_core::state::codec::CodecError;
+use tidegate_store::hot::{Cell, HotStoreError, Swap, SwapOutcome};
+use tokio::sync::Notify;
+
+use crate::hot::WRITE_LIMIT;
+use crate::telemetry::metrics::PermitGrant;
+
+use super::line::Line;
+use super::wish::{Outcome, Wish, fold, fold_shares, settle};
+use super::{Parts, Permits, PoolName, Taken, Waited};
+
+/// Most wishes that wait at a desk.
+const MAX_WISHES: usize = 4_096;
+/// Most of them that are folded into one change.
+const MAX_FOLDED: usize = 512;
+/// How often those who wait look for what others gave back.
+const LOOK_EVERY: Duration = Duration::from_millis(25);
+/// Conflicts and failures after which a change is given up.
+const MAX_TRIES: u32 = 64;
+/// How long a pool is kept at least, so that an empty one need not be made anew for each request.
+const KEEP_EMPTY_MS: u64 = 10_000;
+
+/// What became of a wish that was put to a desk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Put {
+    /// Somebody works on it.
+    Taken,
+    /// The caller must start a worker.
+    NeedsWorker,
+    /// There are too many.
+    NoRoom,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct Desk {
+    key: String,
+    shard: Shard,
+    inbox: Mutex<Inbox>,
+    wake: Notify,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Debug, Default)]
+struct Inbox {
+    wishes: Vec<Wish>,
+    working: bool,
+}
+
+/// What outlasts a worker.
+#[derive(Clone, Debug, Default)]
+struct Kept {
+    /// The pool as it was last seen.
+    known: Known,
+    /// Permits given out while the store was away.
+    local: Pool,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Known {
+    /// `None`: absent, or never looked at.
+    version: Option<u64>,
+    pool: Pool,
+}
+
+/// Why the shared pool could not be changed.
+#[derive(Debug, thiserror::Error)]
+enum Unchanged {
+    #[error(transparent)]
+    Store(#[from] HotStoreError),
+    #[error(transparent)]
+    Codec(#[from] CodecError),
+    #[error("others kept changing the pool")]
+    Contended,
+    #[error("the hot store is away")]
+    Away,
+}
+
+impl Desk {
+    pub(super) fn new(pool: &PoolName) -> Self {
+        Self {
+            key: permit::key_text(&pool.provider, &pool.connection),
+            shard: Shard::of_provider(&pool.provider),
+            inbox: Mutex::default(),
+            wake: Notify::new(),
+            kept: Mutex::default(),
+        }
+    }
+
+    /// Puts a wish. Never waits.
+    pub(super) fn put(&self, wish: Wish) -> Put {
+        let mut inbox = self.inbox.lock();
+        if inbox.wishes.len() >= MAX_WISHES {
+            return Put::NoRoom;
+        }
+        inbox.wishes.push(wish);
+        if inbox.working {
+            drop(inbox);
+            self.wake.notify_one();
+            return Put::Taken;
+        }
+        inbox.working = true;
+        Put::NeedsWorker
+    }
+
+    /// Whether the data plane is known here to hold a permit.
+    pub(super) fn knows(&self, plane: PlaneIncarnation) -> bool {
+        let kept = self.kept.lock();
+        kept.known.pool.knows(plane) || kept.local.knows(plane)
+    }
+
+    /// How many permits are out.
+    pub(super) async fn held(&self, parts: &Parts) -> u32 {
+        let found = parts.hot.cell(self.shard, &self.key, WRITE_LIMIT).await;
+        let now = parts.clock.now();
+        let shared = match found.map(|found| self.read(found)) {
+            Ok(Ok(known)) => known.pool.held(now),
+            Ok(Err(_)) | Err(_) => self.kept.lock().known.pool.held(now),
+        };
+        shared.saturating_add(self.kept.lock().local.held(now))
+    }
+
+    /// Serves until there is nothing to do.
+    pub(super) async fn work(self: Arc<Self>, permits: Arc<Permits>) {
+        let mut line = Line::default();
+        loop {
+            line.forget_the_gone();
+            let wishes = self.next_wishes();
+            let now = permits.parts.clock.now();
+            for attempt in line.queue.take_ended(now) {
+                permits.parts.metrics.permit(PermitGrant::TimedOut);
+                line.tell(attempt, Waited::TimedOut);
+            }
+            if wishes.is_empty() && line.queue.is_empty() {
+                if self.rests() {
+                    return;
+                }
+                continue;
+            }
+            self.serve(&permits, wishes, &mut line).await;
+            if line.queue.is_empty() {
+                continue;
+            }
+            tokio::select! {
+                () = self.wake.notified() => {}
+                () = tokio::time::sleep(LOOK_EVERY) => {}
+                () = permits.parts.drain.cancelled() => line.disperse(),
+            }
+        }
+    }
+
+    fn next_wishes(&self) -> Vec<Wish> {
+        let mut inbox = self.inbox.lock();
+        let count = inbox.wishes.len().min(MAX_FOLDED);
+        let mut wishes: Vec<Wish> = inbox.wishes.drain(..count).collect();
+        drop(inbox);
+        // Whoever gave up meanwhile wants nothing any more.
+        let wanted = |wish: &Wish| match wish {
+            Wish::Take { told, .. } => !told.is_closed(),
+            Wish::Wait { told, .. } => !told.is_closed(),
+            Wish::Release { .. } | Wish::Renew { .. } => true,
+        };
+        wishes.retain(wanted);
+        wishes
+    }
+
+    /// The worker ends, unless there is a new wish.
+    fn rests(&self) -> bool {
+        let mut inbox = self.inbox.lock();
+        inbox.working = !inbox.wishes.is_empty();
+        !inbox.working
+    }
+
+    /// Grants what can be granted and tells everybody.
+    async fn serve(&self, permits: &Arc<Permits>, wishes: Vec<Wish>, line: &mut Line) {
+        let cap = line.cap(&wishes);
+        let (outcome, local) = match self.change(permits, &wishes, &line.queue, cap).await {
+            Ok(outcome) => {
+                // What was given out while the store was away ends, too.
+                settle(
+                    &mut self.kept.lock().local,
+                    &wishes,
+                    permits.parts.clock.now(),
+                );
+                (outcome, false)
+            }
+            Err(error) => {
+                tracing::debug!(pool = self.key, %error, "permits come from local shares");
+                (
+                    self.change_locally(permits, &wishes, &line.queue, cap),
+                    true,
+                )
+            }
+        };
+        let Outcome {
+            granted,
+            queue,
+            served,
+        } = outcome;
+        line.queue = queue;
+        line.cap = cap;
+        let metrics = &permits.parts.metrics;
+        let grant = if local {
+            PermitGrant::Local
+        } else {
+            PermitGrant::Shared
+        };
+        let mut unwanted = Vec::new();
+        for (wish, granted) in wishes.into_iter().zip(granted) {
+            match wish {
+                Wish::Take { attempt, told, .. } => {
+                    let (taken, counted) = if granted {
+                        (Taken::Held, grant)
+                    } else {
+                        (Taken::Refused, PermitGrant::Refused)
+                    };
+                    metrics.permit(counted);
+                    if told.send(taken).is_err() && granted {
+                        unwanted.push(attempt);
+                    }
+                }
+                Wish::Wait { attempt, told, .. } => {
+                    if granted {
+                        line.told.insert(attempt, told);
+                    } else {
+                        metrics.permit(PermitGrant::QueueFull);
+                        // Nobody waits for it any more; then nobody need be told.
+                        _ = told.send(Waited::QueueFull);
+                    }
+                }
+                Wish::Release { .. } => {}
+                Wish::Renew { told, .. } => _ = told.send(!local),
+            }
+        }
+        for attempt in served {
+            metrics.permit(grant);
+            if !line.tell(attempt, Waited::Granted) {
+                unwanted.push(attempt);
+            }
+        }
+        // Before whatever the same attempt may have wished since.
+        let unwanted = unwanted
+            .into_iter()
+            .map(|attempt| Wish::Release { attempt });
+        self.inbox.lock().wishes.splice(0..0, unwanted);
+    }
+
+    /// Changes the shared pool with a compare-and-set.
+    async fn change(
+        &self,
+        permits: &Permits,
+        wishes: &[Wish],
+        queue: &Queue,
+        cap: u32,
+    ) -> Result<Outcome, Unchanged> {
+        let hot = &permits.parts.hot;
+        let mut known = self.kept.lock().known.clone();
+        let mut fresh = false;
+        for _ in 0..MAX_TRIES {
+            if hot.is_away() {
+                return Err(Unchanged::Away);
+            }
+            let now = permits.parts.clock.now();
+            let mut pool = known.pool.clone();
+            pool.prune(now);
+            let outcome = fold(&mut pool, wishes, queue, &permits.parts.replica, cap, now);
+            if pool == known.pool {
+                if fresh {
+                    self.kept.lock().known = known;
+                    return Ok(outcome);
+                }
+                match hot.cell(self.shard, &self.key, WRITE_LIMIT).await {
+                    Ok(found) => known = self.read(found)?,
+                    Err(HotStoreError::Timeout) => continue,
+                    Err(error) => return Err(error.into()),
+                }
+                fresh = true;
+                continue;
+            }
+            let swap = Swap {
+                shard: self.shard,
+                key: self.key.clone(),
+                expected: known.version,
+                schema: POOL_SCHEMA,
+                payload: permit::encode(&self.key, &pool)?,
+                expires_at: pool.ends_at().max(now.plus_ms(KEEP_EMPTY_MS)),
+                not_after: now,
+            };
+            match hot.swap(swap, WRITE_LIMIT).await {
+                Ok(SwapOutcome::Swapped { version, .. }) => {
+                    let version = Some(version);
+                    self.kept.lock().known = Known { version, pool };
+                    return Ok(outcome);
+                }
+                Ok(SwapOutcome::Refused { found, .. }) => {
+                    known = self.read(found)?;
+                    fresh = true;
+                }
+                // It may have run; the next look tells.
+                Err(HotStoreError::Timeout) => fresh = false,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(Unchanged::Contended)
+    }
+
+    fn read(&self, found: Option<Cell>) -> Result<Known, CodecError> {
+        let Some(cell) = found else {
+            return Ok(Known::default());
+        };
+        Ok(Known {
+            version: Some(cell.version),
+            pool: permit::decode(&self.key, cell.schema, &cell.payload)?,
+        })
+    }
+
+    /// Does the same to what this replica gives out by itself.
+    fn change_locally(
+        &self,
+        permits: &Permits,
+        wishes: &[Wish],
+        queue: &Queue,
+        cap: u32,
+    ) -> Outcome {
+        let Parts {
+            clock,
+            live,
+            replica,
+            ..
+        } = &permits.parts;
+        let pool = &mut self.kept.lock().local;
+        fold_shares(pool, wishes, queue, replica, cap, live.count(), clock.now())
+    }
+}

@@ -1,0 +1,198 @@
+//! What is wished of a pool, and what many wishes together come to: pure steps on copies of pool and queue.
+
+use std::collections::BTreeSet;
+
+use tidegate_core::ids::{AttemptId, PlaneIncarnation};
+use tidegate_core::permit::{self, Asker, Joined, Pool, Queue};
+use tidegate_core::routing::PermitQueue;
+use tidegate_core::time::Timestamp;
+use tokio::sync::oneshot;
+
+use super::{Taken, Waited};
+
+/// What somebody wants of a pool.
+#[derive(Debug)]
+pub(super) enum Wish {
+    Take {
+        attempt: AttemptId,
+        replaces: Option<AttemptId>,
+        cap: u32,
+        told: oneshot::Sender<Taken>,
+    },
+    Wait {
+        attempt: AttemptId,
+        cap: u32,
+        queue: PermitQueue,
+        told: oneshot::Sender<Waited>,
+    },
+    Release {
+        attempt: AttemptId,
+    },
+    Renew {
+        plane: PlaneIncarnation,
+        keep: BTreeSet<u64>,
+        newest: u64,
+        told: oneshot::Sender<bool>,
+    },
+}
+
+/// What a change comes to for those who wished it.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    /// Per wish: it is fulfilled, or waits.
+    pub(super) granted: Vec<bool>,
+    /// The line afterwards.
+    pub(super) queue: Queue,
+    /// Who of those who waited holds a permit now.
+    pub(super) served: Vec<AttemptId>,
+}
+
+/// What becomes of a wish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Grant {
+    Given,
+    Waits,
+    Refused,
+}
+
+impl Outcome {
+    fn over(queue: &Queue) -> Self {
+        Self {
+            queue: queue.clone(),
+            ..Self::default()
+        }
+    }
+
+    /// Serves those who wait.
+    fn serve(&mut self, serve: impl FnOnce(&Queue) -> Vec<AttemptId>) {
+        for attempt in serve(&self.queue) {
+            self.queue.leave(attempt);
+            self.served.push(attempt);
+        }
+    }
+
+    /// Grants wishes in their order.
+    fn grant(&mut self, wishes: &[Wish], mut grant: impl FnMut(&mut Queue, &Wish) -> Grant) {
+        for wish in wishes {
+            let granted = grant(&mut self.queue, wish);
+            if let (Wish::Wait { attempt, .. }, Grant::Given) = (wish, granted) {
+                self.queue.leave(*attempt);
+                self.served.push(*attempt);
+            }
+            self.granted.push(granted != Grant::Refused);
+        }
+    }
+}
+
+/// One change of the shared pool: what ended, then those who wait, then the others.
+pub(super) fn fold(
+    pool: &mut Pool,
+    wishes: &[Wish],
+    queue: &Queue,
+    replica: &str,
+    cap: u32,
+    now: Timestamp,
+) -> Outcome {
+    settle(pool, wishes, now);
+    let mut outcome = Outcome::over(queue);
+    outcome.serve(|queue| queue.serve(pool, replica, cap, now));
+    outcome.grant(wishes, |queue, wish| match wish {
+        Wish::Take {
+            attempt,
+            replaces,
+            cap,
+            ..
+        } => given(pool.acquire(*attempt, *replaces, *cap, Asker::Newcomer, now)),
+        Wish::Wait {
+            attempt,
+            cap,
+            queue: limits,
+            ..
+        } => {
+            if pool.acquire(*attempt, None, *cap, Asker::Newcomer, now) {
+                return Grant::Given;
+            }
+            let joined = join(queue, pool, replica, *attempt, *limits, now);
+            // Said at once, so that the next one is counted after it.
+            queue.serve(pool, replica, 0, now);
+            joined
+        }
+        Wish::Release { .. } | Wish::Renew { .. } => Grant::Given,
+    });
+    outcome
+}
+
+/// The same from the shares of data planes, the store being away.
+pub(super) fn fold_shares(
+    pool: &mut Pool,
+    wishes: &[Wish],
+    queue: &Queue,
+    replica: &str,
+    cap: u32,
+    planes: u32,
+    now: Timestamp,
+) -> Outcome {
+    let share = |cap| permit::share(cap, planes);
+    settle(pool, wishes, now);
+    let mut outcome = Outcome::over(queue);
+    outcome.serve(|queue| queue.serve_shares(pool, share(cap), now));
+    outcome.grant(wishes, |queue, wish| match wish {
+        Wish::Take {
+            attempt,
+            replaces,
+            cap,
+            ..
+        } => given(pool.acquire_share(*attempt, *replaces, share(*cap), now)),
+        Wish::Wait {
+            attempt,
+            cap,
+            queue: limits,
+            ..
+        } => {
+            if pool.acquire_share(*attempt, None, share(*cap), now) {
+                return Grant::Given;
+            }
+            // Nobody knows who waits elsewhere.
+            let nobody = Pool::default();
+            join(queue, &nobody, replica, *attempt, *limits, now)
+        }
+        Wish::Release { .. } | Wish::Renew { .. } => Grant::Given,
+    });
+    outcome
+}
+
+fn given(holds: bool) -> Grant {
+    if holds { Grant::Given } else { Grant::Refused }
+}
+
+fn join(
+    queue: &mut Queue,
+    pool: &Pool,
+    replica: &str,
+    attempt: AttemptId,
+    limits: PermitQueue,
+    now: Timestamp,
+) -> Grant {
+    let PermitQueue { depth, timeout_ms } = limits;
+    match queue.join(pool, replica, attempt, depth, timeout_ms, now) {
+        Joined::Waits => Grant::Waits,
+        Joined::Full => Grant::Refused,
+    }
+}
+
+/// Takes out what has ended and renews the rest.
+pub(super) fn settle(pool: &mut Pool, wishes: &[Wish], now: Timestamp) {
+    pool.prune(now);
+    for wish in wishes {
+        match wish {
+            Wish::Release { attempt } => _ = pool.release(*attempt),
+            Wish::Renew {
+                plane,
+                keep,
+                newest,
+                ..
+            } => pool.renew(*plane, keep, *newest, now),
+            Wish::Take { .. } | Wish::Wait { .. } => {}
+        }
+    }
+}

@@ -1,0 +1,387 @@
+//! Permits over several replicas that share a store.
+
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use tidegate_proto::admin::v1 as admin;
+use tidegate_proto::common::v1 as common;
+use tidegate_proto::config::v1 as config;
+use tidegate_proto::routing::v1 as routing;
+use tidegate_proto::routing::v1::decide_response::Step;
+use tokio::task::JoinSet;
+use tokio_util::task::TaskTracker;
+use tonic::Code;
+
+use crate::fleet::{
+    ALPHA, Fleet, Replica, apply_request, connection, decide_request, eventually, provider, within,
+};
+
+/// Data planes of these tests.
+const PLANE: u64 = 7;
+const OTHER: u64 = 8;
+
+fn document(cap: u32, strategy: &str, members: &str) -> config::Document {
+    let mut capped = connection("alpha-1", ALPHA, 1);
+    capped.max_concurrent = Some(cap);
+    config::Document {
+        providers: vec![provider(ALPHA, 9)],
+        connections: vec![capped],
+        combos: vec![config::Combo {
+            name: "combo".to_owned(),
+            strategy: strategy.to_owned(),
+            steps: vec![config::Step {
+                model: "alpha/m".to_owned(),
+                ..config::Step::default()
+            }],
+            config_json: members.to_owned(),
+        }],
+        ..config::Document::default()
+    }
+}
+
+/// Replicas with one account that lets `cap` requests run at once.
+async fn fleet<const N: usize>(cap: u32, strategy: &str, members: &str) -> (Fleet, [Replica; N]) {
+    let (fleet, replicas) = Fleet::with_replicas::<N>().await;
+    let request = admin::ApplyConfigurationRequest {
+        expected_version: Some(1),
+        ..apply_request(document(cap, strategy, members))
+    };
+    replicas[0].apply(request).await.unwrap();
+    for replica in &replicas {
+        replica.has_configuration(2).await;
+    }
+    (fleet, replicas)
+}
+
+fn question(plane: u64, number: u64) -> routing::DecideRequest {
+    let mut request = decide_request(plane, number);
+    request.facts.as_mut().unwrap().model = "combo".to_owned();
+    request
+}
+
+async fn decide(replica: &Replica, request: routing::DecideRequest) -> Step {
+    let answer = replica.routing().decide(request).await.unwrap();
+    answer.into_inner().step.unwrap()
+}
+
+/// The attempt is sent with a permit.
+async fn holds(replica: &Replica, plane: u64, number: u64) -> bool {
+    match decide(replica, question(plane, number)).await {
+        Step::Dispatch(dispatch) => {
+            assert!(dispatch.permit, "sent without a permit");
+            true
+        }
+        Step::Wait(_) | Step::Reject(_) | Step::Plan(_) => false,
+    }
+}
+
+async fn wait_for(replica: &Replica, plane: u64, number: u64) -> routing::Wait {
+    match decide(replica, question(plane, number)).await {
+        Step::Wait(wait) => wait,
+        other => panic!("expected a wait: {other:?}"),
+    }
+}
+
+fn held(numbers: &[u64]) -> Vec<routing::HeldPermits> {
+    vec![routing::HeldPermits {
+        provider: ALPHA.to_owned(),
+        connection: "alpha-1".to_owned(),
+        numbers: numbers.to_vec(),
+    }]
+}
+
+async fn release(replica: &Replica, plane: u64, numbers: &[u64]) {
+    let released = held(numbers);
+    let request = routing::ReleasePermitsRequest { plane, released };
+    replica.routing().release_permits(request).await.unwrap();
+}
+
+async fn keep(replica: &Replica, newest: u64, asked: &[u64], numbers: &[u64]) -> Option<Code> {
+    let request = routing::KeepPermitsRequest {
+        plane: PLANE,
+        newest,
+        asked: asked.to_vec(),
+        held: held(numbers),
+    };
+    let answer = replica.routing().keep_permits(request).await;
+    answer.err().map(|status| status.code())
+}
+
+fn awaiting(plane: u64, number: u64, ticket: &[u8]) -> routing::AwaitRequest {
+    routing::AwaitRequest {
+        attempt: Some(common::AttemptId { plane, number }),
+        ticket: ticket.to_vec(),
+    }
+}
+
+#[tokio::test]
+async fn replicas_share_one_pool_and_an_attempt_has_one_permit() {
+    let (_fleet, [one, two]) = fleet(2, "priority", "").await;
+    for replica in [&one, &two, &one] {
+        assert!(
+            holds(replica, PLANE, 1).await,
+            "asked again it has the same"
+        );
+    }
+    assert!(holds(&two, OTHER, 1).await);
+    let Step::Reject(rejection) = decide(&one, question(PLANE, 2)).await else {
+        panic!("a third one was let in");
+    };
+    assert_eq!(
+        (rejection.status, rejection.code.as_str()),
+        (404, "no_executable_targets")
+    );
+    assert_eq!(rejection.excluded[0].reason, "concurrency_cap");
+    release(&two, PLANE, &[1]).await;
+    eventually("the permit to come back", async || {
+        holds(&one, PLANE, 2).await
+    })
+    .await;
+    assert!(!holds(&two, PLANE, 3).await);
+}
+
+#[tokio::test]
+async fn a_storm_over_two_replicas_gets_as_many_permits_as_there_are() {
+    let (_fleet, [one, two]) = fleet(5, "priority", "").await;
+    let mut requests = JoinSet::new();
+    for number in 1..=60 {
+        let mut client = if number % 2 == 0 { &one } else { &two }.routing();
+        requests.spawn(async move {
+            let answer = client.decide(question(PLANE, number)).await.unwrap();
+            matches!(answer.into_inner().step, Some(Step::Dispatch(_)))
+        });
+    }
+    let granted = requests.join_all().await.into_iter().filter(|it| *it);
+    assert!(granted.count() <= 5);
+    // Whoever was too slow to hear of its permit gave it back; then all are to be had.
+    let mut number = 100;
+    eventually("every permit to be out", async || {
+        number += 1;
+        !holds(&one, OTHER, number).await
+    })
+    .await;
+    assert!(!holds(&two, OTHER, 999).await);
+}
+
+#[tokio::test]
+async fn a_retry_takes_the_permit_over_while_others_want_it() {
+    let (_fleet, [one, two]) = fleet(1, "priority", "").await;
+    assert!(holds(&one, PLANE, 1).await);
+    assert!(!holds(&two, OTHER, 1).await);
+    let retry = routing::DecideRequest {
+        replaces: 1,
+        ..question(PLANE, 2)
+    };
+    assert!(matches!(decide(&two, retry).await, Step::Dispatch(_)));
+    // The first one's end is nobody's any more.
+    release(&one, PLANE, &[1]).await;
+    assert!(!holds(&one, OTHER, 2).await);
+}
+
+#[tokio::test]
+async fn what_a_data_plane_does_not_name_is_freed() {
+    let (_fleet, [one, two]) = fleet(3, "priority", "").await;
+    for number in 1..=3 {
+        assert!(holds(&one, PLANE, number).await);
+    }
+    // 1 was lost, 2 is held, 3 asked when the message was made.
+    assert_eq!(keep(&two, 3, &[3], &[2]).await, None);
+    assert!(holds(&one, OTHER, 1).await);
+    assert!(!holds(&two, OTHER, 2).await);
+    // Also where the message names no pool of the connection, in the replica that gave it out.
+    let nothing = routing::KeepPermitsRequest {
+        plane: PLANE,
+        newest: 3,
+        ..routing::KeepPermitsRequest::default()
+    };
+    one.routing().keep_permits(nothing).await.unwrap();
+    assert!(holds(&two, OTHER, 2).await && holds(&two, OTHER, 3).await);
+}
+
+#[tokio::test]
+async fn who_waits_is_granted_what_comes_free_in_either_replica() {
+    let (_fleet, [one, two]) = fleet(1, "round-robin", "").await;
+    assert!(holds(&one, PLANE, 1).await);
+    for releasing in [&one, &two] {
+        let wait = wait_for(&two, PLANE, 2).await;
+        assert_eq!(wait.kind(), routing::WaitKind::Permit);
+        assert_eq!(
+            (wait.provider.as_str(), wait.connection.as_str()),
+            (ALPHA, "alpha-1")
+        );
+        assert_eq!(wait.wait_ms, 30_000);
+        let mut client = two.routing();
+        let waiting = awaiting(PLANE, 2, &wait.ticket);
+        let waiting = TaskTracker::new().spawn(async move { client.r#await(waiting).await });
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(!waiting.is_finished());
+        // Nobody gets in before it.
+        release(releasing, PLANE, &[1]).await;
+        let answer = within("the grant", waiting).await.unwrap().unwrap();
+        assert!(answer.into_inner().granted);
+        let granted = routing::DecideRequest {
+            granted: "alpha-1".to_owned(),
+            ..question(PLANE, 2)
+        };
+        let Step::Dispatch(dispatch) = decide(&one, granted).await else {
+            panic!("a granted permit was of no use");
+        };
+        assert!(dispatch.permit);
+        release(&one, PLANE, &[2]).await;
+        eventually("the permit to come back", async || {
+            holds(&one, PLANE, 1).await
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn the_queue_is_bounded_over_replicas_and_waits_end() {
+    let (_fleet, [one, two]) = fleet(
+        1,
+        "round-robin",
+        r#"{"queueDepth": 2, "queueTimeoutMs": 600}"#,
+    )
+    .await;
+    assert!(holds(&one, PLANE, 1).await);
+    let ticket = wait_for(&one, PLANE, 2).await.ticket;
+    let mut waiting = JoinSet::new();
+    for (replica, number) in [(&one, 2), (&two, 3)] {
+        let mut client = replica.routing();
+        let request = awaiting(PLANE, number, &ticket);
+        waiting.spawn(async move { client.r#await(request).await.unwrap().into_inner().granted });
+        tokio::time::sleep(Duration::from_millis(150)).await;
+    }
+    // Two wait in the fleet, so a third one is told at once, wherever it asks.
+    for replica in [&one, &two] {
+        let began = std::time::Instant::now();
+        let request = awaiting(PLANE, 4, &ticket);
+        let answer = replica.routing().r#await(request).await.unwrap();
+        assert!(!answer.into_inner().granted);
+        assert!(began.elapsed() < Duration::from_millis(250));
+    }
+    let granted = within("the waits to end", waiting.join_all()).await;
+    assert_eq!(granted, [false, false]);
+    // In vain it is the next target's turn, and there is none.
+    let in_vain = routing::DecideRequest {
+        waited_in_vain: vec!["alpha-1".to_owned()],
+        ..question(PLANE, 2)
+    };
+    assert!(matches!(decide(&one, in_vain).await, Step::Reject(_)));
+}
+
+#[tokio::test]
+async fn who_leaves_the_queue_is_not_granted_anything() {
+    let (_fleet, [one]) = fleet(1, "round-robin", "").await;
+    assert!(holds(&one, PLANE, 1).await);
+    let ticket = wait_for(&one, PLANE, 2).await.ticket;
+    let mut client = one.routing();
+    let request = awaiting(PLANE, 2, &ticket);
+    let left = tokio::time::timeout(Duration::from_millis(100), client.r#await(request)).await;
+    assert!(left.is_err());
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    release(&one, PLANE, &[1]).await;
+    eventually("the permit to come back", async || {
+        holds(&one, PLANE, 3).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_replica_that_ends_sends_its_queue_elsewhere() {
+    let (_fleet, [one, two]) = fleet(1, "round-robin", "").await;
+    assert!(holds(&two, PLANE, 1).await);
+    let ticket = wait_for(&one, PLANE, 2).await.ticket;
+    let mut client = one.routing();
+    let request = awaiting(PLANE, 2, &ticket);
+    let waiting = TaskTracker::new().spawn(async move { client.r#await(request).await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    within("the end", one.plane.shutdown()).await;
+    let refused = within("the answer", waiting).await.unwrap().unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable);
+}
+
+#[tokio::test]
+async fn without_the_store_shares_are_given_out_and_counted_per_data_plane() {
+    let (_fleet, [one]) = fleet(1, "priority", "").await;
+    one.hot.fail_each(NonZeroU64::new(1));
+    eventually("the store to be away", async || holds(&one, PLANE, 1).await).await;
+    assert!(!holds(&one, PLANE, 2).await);
+    assert!(holds(&one, OTHER, 1).await, "another one has a share, too");
+    release(&one, PLANE, &[1]).await;
+    eventually("the share to come back", async || {
+        holds(&one, PLANE, 3).await
+    })
+    .await;
+    // A renewal that the store did not hear of is not one.
+    assert_eq!(keep(&one, 3, &[], &[3]).await, Some(Code::Unavailable));
+    one.hot.fail_each(None);
+    eventually("the store to be back", async || {
+        keep(&one, 3, &[], &[3]).await.is_none()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_flushed_store_has_forgotten_every_permit() {
+    let (fleet, [one, two]) = fleet(1, "priority", "").await;
+    assert!(holds(&one, PLANE, 1).await);
+    assert!(!holds(&two, OTHER, 1).await);
+    fleet.memory.flush();
+    assert!(holds(&two, OTHER, 1).await);
+    assert!(!holds(&one, PLANE, 2).await);
+    // Saying that it is held does not bring it back.
+    assert_eq!(keep(&one, 2, &[], &[1]).await, None);
+    release(&two, OTHER, &[1]).await;
+    eventually("the permit to come back", async || {
+        holds(&one, PLANE, 3).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_explanation_names_a_full_account() {
+    let (_fleet, [one, two]) = fleet(1, "priority", "").await;
+    let excluded = async |replica: &Replica| {
+        let request = admin::ExplainRequest {
+            model: "combo".to_owned(),
+            ..admin::ExplainRequest::default()
+        };
+        let answer = replica.admin().explain(request).await.unwrap().into_inner();
+        format!("{answer:?}").contains("concurrency_cap")
+    };
+    assert!(!excluded(&two).await);
+    assert!(holds(&one, PLANE, 1).await);
+    assert!(excluded(&two).await && excluded(&one).await);
+}
+
+#[tokio::test]
+async fn what_is_not_understood_about_permits_is_refused() {
+    let (_fleet, [one]) = fleet(1, "priority", "").await;
+    let mut client = one.routing();
+    let keep = routing::KeepPermitsRequest::default();
+    let refused = client.keep_permits(keep).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    let many = routing::ReleasePermitsRequest {
+        plane: PLANE,
+        released: held(&vec![1; 65_537]),
+    };
+    let refused = client.release_permits(many).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    let many = routing::DecideRequest {
+        waited_in_vain: vec!["alpha-1".to_owned(); 65],
+        ..question(PLANE, 1)
+    };
+    let refused = client.decide(many).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    // What is not configured here is passed over.
+    let unknown = routing::ReleasePermitsRequest {
+        plane: PLANE,
+        released: vec![routing::HeldPermits {
+            provider: "gone".to_owned(),
+            connection: "alpha-1".to_owned(),
+            numbers: vec![1],
+        }],
+    };
+    client.release_permits(unknown).await.unwrap();
+}

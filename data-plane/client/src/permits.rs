@@ -1,0 +1,355 @@
+//! The permits that this data plane holds: kept alive, given back, and given out here while nobody else can
+//! (decisions 44, 62).
+//!
+//! Every attempt is known here from when it gets its number until it is answered, and longer if it holds a permit. Every
+//! 10 s the control plane is told all of them, so that what is not in that message can be freed: a permit that was lost
+//! on its way, or whose return was. Permits of ended attempts are given back at once and together. Nothing waits for
+//! either message, and one that cannot be told is made good by the next.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tidegate_core::ids::{ConnectionId, PlaneIncarnation, ProviderId};
+use tidegate_core::permit::RENEW_EVERY_MS;
+use tidegate_proto::routing::v1::routing_service_client::RoutingServiceClient;
+use tidegate_proto::routing::v1::{HeldPermits, KeepPermitsRequest, ReleasePermitsRequest};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::metrics::ClientMetrics;
+use crate::replicas::{Asked, Replicas};
+
+/// Most attempts that are told in one message; the oldest of more are left out.
+const MAX_NUMBERS: usize = 65_536;
+/// Most permits that are given back in one message.
+const MAX_RELEASED: usize = 1_024;
+/// How long one replica may take.
+const CALL_LIMIT: Duration = Duration::from_secs(1);
+/// How soon what could not be renewed is tried again.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
+
+/// Whose permit.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct PoolName {
+    pub(crate) provider: ProviderId,
+    pub(crate) connection: ConnectionId,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct Permits {
+    plane: PlaneIncarnation,
+    newest: AtomicU64,
+    state: Mutex<State>,
+    wake: Notify,
+    metrics: ClientMetrics,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Attempts without an answer.
+    asked: BTreeSet<u64>,
+    held: BTreeMap<u64, PoolName>,
+    /// To be given back.
+    released: BTreeSet<(PoolName, u64)>,
+    /// The control plane may know of permits that are not here.
+    tell: bool,
+}
+
+impl Permits {
+    pub(crate) fn new(plane: PlaneIncarnation, metrics: ClientMetrics) -> Self {
+        Self {
+            plane,
+            newest: AtomicU64::new(0),
+            state: Mutex::default(),
+            wake: Notify::new(),
+            metrics,
+        }
+    }
+
+    /// The number of the next attempt. From now on it is among those that asked.
+    pub(crate) fn next_number(&self) -> u64 {
+        let mut state = self.state.lock();
+        // Under the lock, so that no message says a number is the newest whose attempt it does not know.
+        let before = self.newest.fetch_add(1, Ordering::Relaxed);
+        let number = before.saturating_add(1);
+        state.asked.insert(number);
+        if state.asked.len() > MAX_NUMBERS {
+            state.asked.pop_first();
+        }
+        number
+    }
+
+    /// The newest number given out.
+    pub(crate) fn newest(&self) -> u64 {
+        self.newest.load(Ordering::Relaxed)
+    }
+
+    /// An attempt has its answer, or wants none any more.
+    pub(crate) fn answered(&self, number: u64) {
+        self.state.lock().asked.remove(&number);
+    }
+
+    /// An attempt holds a permit of this pool, and none of another.
+    pub(crate) fn hold(&self, number: u64, pool: PoolName) {
+        self.hold_in(&mut self.state.lock(), number, pool);
+    }
+
+    /// Takes a permit for an attempt unless `share` of this pool are held here already.
+    pub(crate) fn take_share(&self, number: u64, pool: &PoolName, share: u32) -> bool {
+        let mut state = self.state.lock();
+        if state.held.get(&number) == Some(pool) {
+            return true;
+        }
+        let held = state.held.values().filter(|held| *held == pool).count();
+        let free = u32::try_from(held).is_ok_and(|held| held < share);
+        if free {
+            self.hold_in(&mut state, number, pool.clone());
+        }
+        free
+    }
+
+    fn hold_in(&self, state: &mut State, number: u64, pool: PoolName) {
+        state.tell = true;
+        match state.held.insert(number, pool.clone()) {
+            Some(other) if other != pool => self.give_back(state, other, number),
+            Some(_) => {}
+            None => _ = self.metrics.permits_held.inc(),
+        }
+    }
+
+    /// An attempt holds no permit any more; it is given back.
+    pub(crate) fn release(&self, number: u64) {
+        let mut state = self.state.lock();
+        if let Some(pool) = state.held.remove(&number) {
+            self.metrics.permits_held.dec();
+            self.give_back(&mut state, pool, number);
+        }
+    }
+
+    /// An attempt may have been granted a permit that it does not use.
+    pub(crate) fn release_unused(&self, number: u64, pool: PoolName) {
+        let mut state = self.state.lock();
+        if state.held.get(&number) != Some(&pool) {
+            self.give_back(&mut state, pool, number);
+        }
+    }
+
+    fn give_back(&self, state: &mut State, pool: PoolName, number: u64) {
+        if state.released.len() < MAX_NUMBERS {
+            state.released.insert((pool, number));
+            self.wake.notify_one();
+        }
+    }
+
+    /// What is held and asked for; `None` when there is nothing to tell.
+    fn message(&self) -> Option<KeepPermitsRequest> {
+        let mut state = self.state.lock();
+        if !state.tell {
+            return None;
+        }
+        // One message more tells that there is nothing left.
+        state.tell = !state.held.is_empty();
+        let held = state
+            .held
+            .iter()
+            .rev()
+            .take(MAX_NUMBERS)
+            .map(|(number, pool)| (pool.clone(), *number));
+        Some(KeepPermitsRequest {
+            plane: self.plane.0,
+            newest: self.newest(),
+            asked: state.asked.iter().copied().collect(),
+            held: by_pool(held),
+        })
+    }
+
+    fn take_released(&self) -> Option<ReleasePermitsRequest> {
+        let mut state = self.state.lock();
+        let count = state.released.len().min(MAX_RELEASED);
+        let released: Vec<_> = std::iter::from_fn(|| state.released.pop_first())
+            .take(count)
+            .collect();
+        (!released.is_empty()).then(|| ReleasePermitsRequest {
+            plane: self.plane.0,
+            released: by_pool(released.into_iter()),
+        })
+    }
+
+    /// Keeps permits alive until told to stop.
+    pub(crate) async fn keep(&self, replicas: &Replicas, stop: &CancellationToken) {
+        let mut pause = Duration::from_millis(RENEW_EVERY_MS);
+        while stop.run_until_cancelled(sleep(pause)).await.is_some() {
+            pause = Duration::from_millis(RENEW_EVERY_MS);
+            let Some(message) = self.message() else {
+                continue;
+            };
+            if !tell(replicas, Message::Keep(message)).await {
+                self.metrics.permit_renewals_failed.inc();
+                self.state.lock().tell = true;
+                pause = TRY_AGAIN;
+            }
+        }
+    }
+
+    /// Gives permits back until told to stop, and then those that are left.
+    pub(crate) async fn give_back_forever(&self, replicas: &Replicas, stop: &CancellationToken) {
+        loop {
+            let stopped = stop
+                .run_until_cancelled(self.wake.notified())
+                .await
+                .is_none();
+            while let Some(message) = self.take_released() {
+                if !tell(replicas, Message::Release(message)).await {
+                    self.metrics.permit_releases_dropped.inc();
+                    if stopped {
+                        return;
+                    }
+                }
+            }
+            if stopped {
+                return;
+            }
+        }
+    }
+}
+
+fn by_pool(permits: impl Iterator<Item = (PoolName, u64)>) -> Vec<HeldPermits> {
+    let mut pools: BTreeMap<PoolName, Vec<u64>> = BTreeMap::new();
+    for (pool, number) in permits {
+        pools.entry(pool).or_default().push(number);
+    }
+    pools
+        .into_iter()
+        .map(|(pool, numbers)| HeldPermits {
+            provider: pool.provider.to_string(),
+            connection: pool.connection.to_string(),
+            numbers,
+        })
+        .collect()
+}
+
+#[derive(Clone)]
+enum Message {
+    Keep(KeepPermitsRequest),
+    Release(ReleasePermitsRequest),
+}
+
+/// Tells one replica after the other until one has heard.
+async fn tell(replicas: &Replicas, message: Message) -> bool {
+    let mut asked = Asked::default();
+    while let Some(replica) = replicas.choose(Instant::now(), asked) {
+        asked.add(replica.index);
+        let mut client = RoutingServiceClient::new(replica.channel());
+        let message = message.clone();
+        let call = async move {
+            match message {
+                Message::Keep(message) => client.keep_permits(message).await.map(drop),
+                Message::Release(message) => client.release_permits(message).await.map(drop),
+            }
+        };
+        match timeout(CALL_LIMIT, call).await {
+            Ok(Ok(())) => return true,
+            Ok(Err(status)) => {
+                tracing::debug!(replica = %replica.name, error = %status, "permits were not heard of");
+            }
+            Err(_) => tracing::debug!(replica = %replica.name, "permits took too long"),
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn permits() -> Permits {
+        Permits::new(PlaneIncarnation(7), ClientMetrics::default())
+    }
+
+    fn pool(connection: &str) -> PoolName {
+        PoolName {
+            provider: ProviderId::new("p").unwrap(),
+            connection: ConnectionId::new(connection).unwrap(),
+        }
+    }
+
+    fn held(connection: &str, numbers: &[u64]) -> HeldPermits {
+        HeldPermits {
+            provider: "p".to_owned(),
+            connection: connection.to_owned(),
+            numbers: numbers.to_vec(),
+        }
+    }
+
+    #[test]
+    fn the_message_names_what_is_held_and_what_asked() {
+        let permits = permits();
+        assert_eq!(permits.message(), None);
+        let numbers: Vec<u64> = (0..4).map(|_| permits.next_number()).collect();
+        assert_eq!(numbers, [1, 2, 3, 4]);
+        // Nothing was granted yet, so there is nothing to renew or free.
+        assert_eq!(permits.message(), None);
+        permits.hold(1, pool("a"));
+        permits.hold(3, pool("b"));
+        permits.answered(1);
+        permits.answered(3);
+        permits.answered(4);
+        let message = permits.message().unwrap();
+        assert_eq!((message.plane, message.newest), (7, 4));
+        assert_eq!(message.asked, [2]);
+        assert_eq!(message.held, [held("a", &[1]), held("b", &[3])]);
+        permits.release(1);
+        permits.release(3);
+        let last = permits.message().unwrap();
+        assert_eq!((last.newest, last.held.len()), (4, 0));
+        assert_eq!(permits.message(), None);
+        assert_eq!(permits.metrics.permits_held.get(), 0);
+    }
+
+    #[test]
+    fn what_ended_is_given_back_once_and_together() {
+        let permits = permits();
+        for number in [1, 2] {
+            permits.hold(number, pool("a"));
+        }
+        permits.hold(3, pool("b"));
+        for number in [1, 2, 3, 3, 9] {
+            permits.release(number);
+        }
+        let released = permits.take_released().unwrap();
+        assert_eq!(released.released, [held("a", &[1, 2]), held("b", &[3])]);
+        assert_eq!(permits.take_released(), None);
+    }
+
+    #[test]
+    fn an_attempt_that_goes_elsewhere_gives_the_first_permit_back() {
+        let permits = permits();
+        permits.hold(1, pool("a"));
+        permits.hold(1, pool("b"));
+        permits.hold(1, pool("b"));
+        // In use, so no word of a lost grant takes it away.
+        permits.release_unused(1, pool("b"));
+        let released = permits.take_released().unwrap();
+        assert_eq!(released.released, [held("a", &[1])]);
+        permits.release_unused(2, pool("b"));
+        let released = permits.take_released().unwrap();
+        assert_eq!(released.released, [held("b", &[2])]);
+        assert_eq!(permits.metrics.permits_held.get(), 1);
+    }
+
+    #[test]
+    fn a_share_counts_everything_that_is_held_here() {
+        let permits = permits();
+        permits.hold(1, pool("a"));
+        assert!(permits.take_share(2, &pool("a"), 2));
+        assert!(permits.take_share(2, &pool("a"), 2));
+        assert!(!permits.take_share(3, &pool("a"), 2));
+        assert!(permits.take_share(3, &pool("b"), 1));
+        permits.release(1);
+        assert!(permits.take_share(4, &pool("a"), 2));
+    }
+}

@@ -1,0 +1,227 @@
+//! Permits: waited for, held, renewed, given back, and given out here.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tidegate_core::ids::AttemptId;
+use tidegate_core::routing::ExclusionReason;
+use tidegate_plane_client::{Answer, Ask, Step};
+use tidegate_proto::routing::v1 as routing;
+use tokio::time::sleep;
+
+use super::fake::{Deciding, Replica};
+use super::setting::{Setting, ask, connection, dispatched, until};
+
+/// Two data planes are live and `c1` lets four requests run at once.
+const SHARE: usize = 2;
+
+async fn setting(deciding: Deciding) -> (Setting, Arc<Replica>) {
+    let setting = Setting::start(1).await;
+    let replica = Arc::clone(&setting.replicas[0]);
+    replica.permits.store(true, Ordering::Relaxed);
+    *replica.deciding.lock() = deciding;
+    (setting, replica)
+}
+
+fn id(answer: &Answer) -> AttemptId {
+    dispatched(answer).attempt.id
+}
+
+fn held(connection: &str, number: u64) -> routing::HeldPermits {
+    routing::HeldPermits {
+        provider: connection.chars().take(1).collect(),
+        connection: connection.to_owned(),
+        numbers: vec![number],
+    }
+}
+
+/// Everything that was given back.
+fn released(replica: &Replica) -> Vec<routing::HeldPermits> {
+    let released = replica.released.lock();
+    released
+        .iter()
+        .flat_map(|message| message.released.clone())
+        .collect()
+}
+
+async fn is_released(replica: &Replica, connection: &str, number: u64) {
+    let wanted = held(connection, number);
+    until("the permit is given back", || {
+        released(replica).contains(&wanted)
+    })
+    .await;
+}
+
+/// Waits past the next renewal.
+async fn renewal(replica: &Replica) -> Option<routing::KeepPermitsRequest> {
+    replica.kept.lock().clear();
+    sleep(Duration::from_secs(11)).await;
+    replica.kept.lock().last().cloned()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_permit_is_renewed_until_it_is_given_back() {
+    let (setting, replica) = setting(Deciding::To("a1")).await;
+    let answer = setting.decide("smart").await;
+    assert!(dispatched(&answer).permit);
+    let waiting = setting.client.next_attempt();
+    for _ in 0..2 {
+        let message = renewal(&replica).await.unwrap();
+        assert_eq!(message.plane, id(&answer).plane.0);
+        assert_eq!(message.held, [held("a1", id(&answer).number)]);
+        assert_eq!(
+            (message.asked, message.newest),
+            (vec![waiting.number], waiting.number)
+        );
+    }
+    setting.client.release(id(&answer));
+    is_released(&replica, "a1", id(&answer).number).await;
+    setting.client.release(id(&answer));
+    // It is told once that there is nothing left, and then nothing more.
+    assert_eq!(renewal(&replica).await.unwrap().held, []);
+    assert_eq!(renewal(&replica).await, None);
+    assert_eq!(released(&replica).len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_granted_permit_is_named_in_the_next_question_and_kept_there() {
+    let (setting, replica) = setting(Deciding::GrantThenTo("a1")).await;
+    let answer = setting.decide("smart").await;
+    assert_eq!(connection(&answer), "a1");
+    let questions = replica.questions.lock().clone();
+    let granted: Vec<&str> = questions.iter().map(|it| it.granted.as_str()).collect();
+    assert_eq!(granted, ["", "a1"]);
+    assert_eq!(questions[0].attempt, questions[1].attempt);
+    assert_eq!(released(&replica), []);
+    setting.client.release(id(&answer));
+    is_released(&replica, "a1", id(&answer).number).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_granted_permit_of_another_account_is_given_back() {
+    let (setting, replica) = setting(Deciding::GrantThenTo("b1")).await;
+    let answer = setting.decide("smart").await;
+    assert_eq!(connection(&answer), "b1");
+    is_released(&replica, "a1", id(&answer).number).await;
+    let message = renewal(&replica).await.unwrap();
+    assert_eq!(message.held, [held("b1", id(&answer).number)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_in_vain_is_told_in_the_next_question() {
+    let (setting, replica) = setting(Deciding::GrantThenTo("b1")).await;
+    replica.grants.store(false, Ordering::Relaxed);
+    setting.decide("smart").await;
+    let questions = replica.questions.lock().clone();
+    assert_eq!(questions[1].granted, "");
+    assert_eq!(questions[1].waited_in_vain, ["a1"]);
+    assert_eq!(released(&replica), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_dropped_while_it_waits_gives_back_what_it_may_be_granted() {
+    let (setting, replica) = setting(Deciding::GrantThenTo("a1")).await;
+    let attempt = setting.client.next_attempt();
+    let question = ask(attempt, "smart");
+    let left = tokio::time::timeout(Duration::from_secs(1), setting.client.decide(question)).await;
+    assert!(left.is_err());
+    is_released(&replica, "a1", attempt.number).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_comes_too_late_leaves_no_permit_behind() {
+    let (setting, replica) = setting(Deciding::ProbeAfter(Duration::from_millis(20))).await;
+    let attempt = setting.client.next_attempt();
+    let question = ask(attempt, "smart");
+    let left =
+        tokio::time::timeout(Duration::from_millis(5), setting.client.decide(question)).await;
+    assert!(left.is_err());
+    is_released(&replica, "a1", attempt.number).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_names_the_attempt_whose_permit_it_takes_over() {
+    let (setting, replica) = setting(Deciding::To("a1")).await;
+    let first = id(&setting.decide("smart").await);
+    let second = setting.client.next_attempt();
+    let retry = Ask {
+        replaces: Some(first),
+        ..ask(second, "smart")
+    };
+    setting.client.decide(retry).await;
+    assert_eq!(replica.questions.lock()[1].replaces, first.number);
+    setting.client.release(first);
+    let message = renewal(&replica).await.unwrap();
+    assert_eq!(message.held, [held("a1", second.number)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_holds_a_permit_while_it_waits_for_another() {
+    let (setting, replica) = setting(Deciding::To("b1")).await;
+    let first = id(&setting.decide("smart").await);
+    *replica.deciding.lock() = Deciding::GrantThenTo("a1");
+    let next = Ask {
+        replaces: Some(first),
+        ..ask(setting.client.next_attempt(), "smart")
+    };
+    let waiting = setting.client.decide(next);
+    let ended = tokio::time::timeout(Duration::from_secs(2), waiting).await;
+    assert!(ended.is_err());
+    is_released(&replica, "b1", first.number).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_control_plane_a_share_is_given_out_here() {
+    let (setting, replica) = setting(Deciding::To("c1")).await;
+    // One of the share came from the control plane.
+    let mut answers = vec![setting.decide("c/m").await];
+    *replica.deciding.lock() = Deciding::Fails;
+    while answers.len() < SHARE {
+        let answer = setting.decide("c/m").await;
+        assert!(answer.local && dispatched(&answer).permit);
+        answers.push(answer);
+    }
+    let Step::Reject(rejection) = setting.decide("c/m").await.decision else {
+        panic!("more than the share was given out");
+    };
+    assert_eq!(
+        rejection.excluded[0].reason,
+        ExclusionReason::ConcurrencyCap
+    );
+    // Another account has room, and needs no permit.
+    let elsewhere = setting.decide("smart").await;
+    assert_eq!(connection(&elsewhere), "a1");
+    assert!(!dispatched(&elsewhere).permit);
+    setting.client.release(id(&answers[0]));
+    assert_eq!(connection(&setting.decide("c/m").await), "c1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_silence_of_the_control_plane_gives_out_no_permit_here() {
+    let (setting, replica) = setting(Deciding::Hangs).await;
+    let asking = setting
+        .client
+        .decide(ask(setting.client.next_attempt(), "c/m"));
+    let back = async {
+        sleep(Duration::from_millis(75)).await;
+        *replica.deciding.lock() = Deciding::To("c1");
+    };
+    // The first question has no answer within 50 ms, nor the second; the third has.
+    let (answer, ()) = tokio::join!(asking, back);
+    assert!(!answer.local);
+    assert_eq!(replica.decisions(), 3);
+    // What needs no permit is decided here at the first silence.
+    *replica.deciding.lock() = Deciding::Hangs;
+    assert!(setting.decide("smart").await.local);
+    assert_eq!(replica.decisions(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_held_at_the_end_is_given_back() {
+    let (setting, replica) = setting(Deciding::To("a1")).await;
+    let answer = setting.decide("smart").await;
+    setting.client.release(id(&answer));
+    setting.end().await;
+    assert_eq!(released(&replica), [held("a1", id(&answer).number)]);
+}

@@ -1,0 +1,98 @@
+//! A permit ends with the body of its attempt, however that ends, and once.
+
+use http_body_util::BodyExt as _;
+use tidegate_core::ids::AttemptId;
+use tidegate_fake_upstream::{Mode, Selector};
+
+use crate::bench::{Bench, LIMIT, chat};
+
+const CHAT: &str = "/v1/chat/completions";
+
+/// Numbers of the attempts whose permits were given back.
+fn released(bench: &Bench) -> Vec<u64> {
+    let released = bench.control.heard().released;
+    released.into_iter().map(|attempt| attempt.number).collect()
+}
+
+fn replaced(bench: &Bench) -> Vec<Option<u64>> {
+    let number = |attempt: AttemptId| attempt.number;
+    let replaced = bench.control.heard().replaced;
+    replaced.into_iter().map(|it| it.map(number)).collect()
+}
+
+async fn until_released(bench: &Bench, numbers: &[u64]) {
+    bench
+        .until("the permits to be given back", |bench| {
+            released(bench) == numbers
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_whole_answer_gives_it_back() {
+    let bench = Bench::start().await;
+    let reply = bench.client.post(CHAT, &chat("duo", false)).await;
+    assert_eq!(reply.status, 200);
+    until_released(&bench, &[1]).await;
+}
+
+#[tokio::test]
+async fn a_stream_holds_it_to_its_end() {
+    let bench = Bench::start().await;
+    let gap = std::time::Duration::from_millis(20);
+    bench.one.set_default(Mode::SlowDrip { gap });
+    let response = bench.client.open_post(CHAT, &chat("duo", true)).await;
+    let mut body = response.into_body();
+    assert!(body.frame().await.unwrap().unwrap().is_data());
+    assert!(released(&bench).is_empty());
+    while let Some(frame) = body.frame().await {
+        frame.unwrap();
+    }
+    until_released(&bench, &[1]).await;
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_gives_it_back() {
+    let bench = Bench::start().await;
+    bench.one.set_default(Mode::Stall { events: 3 });
+    let response = bench.client.open_post(CHAT, &chat("duo", true)).await;
+    let mut body = response.into_body();
+    assert!(body.frame().await.unwrap().unwrap().is_data());
+    assert!(released(&bench).is_empty());
+    drop(body);
+    until_released(&bench, &[1]).await;
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_before_an_answer_gives_it_back() {
+    let bench = Bench::start().await;
+    bench.one.set_default(Mode::Hang);
+    let body = chat("duo", true);
+    let any = Selector::any();
+    tokio::select! {
+        _reply = bench.client.open_post(CHAT, &body) => panic!("there was an answer"),
+        reached = bench.one.log().wait_for(&any, 1, LIMIT) => assert!(reached),
+    }
+    until_released(&bench, &[1]).await;
+}
+
+#[tokio::test]
+async fn a_failed_attempt_offers_it_to_the_next_and_then_gives_it_back() {
+    let bench = Bench::start().await;
+    bench.one.set_default(Mode::status(503));
+    let reply = bench.client.post(CHAT, &chat("duo", false)).await;
+    assert_eq!(reply.status, 200);
+    assert_eq!(replaced(&bench), [None, Some(1)]);
+    until_released(&bench, &[1, 2]).await;
+}
+
+#[tokio::test]
+async fn a_request_that_fails_for_good_gives_everything_back() {
+    let bench = Bench::start().await;
+    bench.one.set_default(Mode::status(503));
+    bench.two.set_default(Mode::status(503));
+    let reply = bench.client.post(CHAT, &chat("duo", true)).await;
+    assert_eq!(reply.status, 503);
+    assert_eq!(replaced(&bench), [None, Some(1), Some(2)]);
+    until_released(&bench, &[1, 2]).await;
+}

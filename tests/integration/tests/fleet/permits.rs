@@ -1,0 +1,332 @@
+//! Never more requests at once on an account than it allows, over the whole fleet, whatever dies.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use http::Request;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
+use tidegate_integration::{Answer, CLIENT_KEY, LIMIT, World, chat};
+use tidegate_test_support::upstream::{Gate, Mode, Selector};
+use tidegate_test_support::{FleetOptions, eventually};
+use tokio_util::task::TaskTracker;
+
+/// Requests for the only account that is asked in these tests.
+fn one_a() -> Selector {
+    Selector::any().credential("sk-one-a")
+}
+
+/// The fleet with `cap` requests at once on the only account of provider one.
+async fn capped(cap: u32, strategy: &str, config: &str) -> Result<World> {
+    let world = World::start_with(patient()).await?;
+    let document = world
+        .document()
+        .replace("{id: one-a,", &format!("{{id: one-a, maxConcurrent: {cap},"))
+        .replace("{id: one-b,", "{id: one-b, enabled: false,")
+        .replace(
+            "keys:",
+            &format!(
+                "  - {{name: only, strategy: {strategy}, steps: [one/m], config: {{{config}}}}}\n  \
+                 - {{name: also, strategy: {strategy}, steps: [one/m], config: {{{config}}}}}\nkeys:"
+            ),
+        );
+    world.fleet.apply(&document).await?;
+    Ok(world)
+}
+
+/// A fleet whose decisions may take long: on a busy machine they would be made without the control plane, out of
+/// shares, of which there is one for each data plane.
+fn patient() -> FleetOptions {
+    let limits = [
+        ("TIDEGATE_DECIDE_LIMIT", "5s"),
+        ("TIDEGATE_DECISION_LIMIT", "4s"),
+    ];
+    FleetOptions {
+        env: limits
+            .map(|(name, limit)| (name.to_owned(), limit.to_owned()))
+            .to_vec(),
+        ..FleetOptions::default()
+    }
+}
+
+fn held_at(gate: &Gate) -> Mode {
+    Mode::AtGate {
+        gate: gate.clone(),
+        then: Box::new(Mode::Ok),
+    }
+}
+
+/// Sends a request that goes on in the background.
+fn send(world: &World, plane: usize, model: &'static str) -> Result<Sent> {
+    let addr = world.data_plane(plane)?;
+    Ok(Sent(
+        TaskTracker::new().spawn(async move { chat(addr, model).await }),
+    ))
+}
+
+struct Sent(tokio::task::JoinHandle<Result<Answer>>);
+
+impl Sent {
+    async fn answer(self) -> Result<Answer> {
+        tokio::time::timeout(LIMIT, self.0).await??
+    }
+}
+
+/// The account is free again.
+async fn serves(world: &World, plane: usize, limit: Duration) -> Result<()> {
+    eventually(limit, "the account serves again", || async {
+        let answer = chat(world.data_plane(plane).ok()?, "only").await.ok()?;
+        (answer.status == 200).then_some(())
+    })
+    .await
+}
+
+async fn reaches(world: &World, count: u64) -> Result<()> {
+    let reached = world.one.log().wait_for(&one_a(), count, LIMIT).await;
+    ensure!(reached, "{count} requests never reached the account");
+    Ok(())
+}
+
+/// A stream whose first piece has come.
+async fn stream(world: &World, plane: usize) -> Result<Incoming> {
+    let addr = world.data_plane(plane)?;
+    let body = serde_json::json!({
+        "model": "only",
+        "stream": true,
+        "messages": [{"role": "user", "content": "hi"}],
+    });
+    let request = Request::post(format!("http://{addr}/v1/chat/completions"))
+        .header("content-type", "application/json")
+        .header("authorization", format!("Bearer {CLIENT_KEY}"))
+        .body(Full::new(Bytes::from(body.to_string())))?;
+    let client = Client::builder(TokioExecutor::new()).build_http();
+    let response = client.request(request).await?;
+    ensure!(response.status() == 200, "{}", response.status());
+    let mut body = response.into_body();
+    body.frame().await.context("an empty stream")??;
+    Ok(body)
+}
+
+#[tokio::test]
+async fn the_cap_holds_over_two_control_planes_under_load() -> Result<()> {
+    const CLIENTS: usize = 12;
+    const EACH: usize = 8;
+    let world = capped(2, "round-robin", "queueDepth: 100").await?;
+    let latency = Mode::Latency {
+        before: Duration::from_millis(15),
+    };
+    world.one.set(one_a(), latency);
+    let mut clients = tokio::task::JoinSet::new();
+    for client in 0..CLIENTS {
+        let addr = world.data_plane(client % 2)?;
+        clients.spawn(async move {
+            for _ in 0..EACH {
+                let answer = chat(addr, "only").await?;
+                ensure!(answer.status == 200, "{answer:?}");
+            }
+            Ok(())
+        });
+    }
+    while let Some(ended) = clients.join_next().await {
+        ended??;
+    }
+    let log = world.one.log();
+    assert_eq!(log.count(&one_a()), (CLIENTS * EACH) as u64);
+    assert_eq!(log.most_at_once(&one_a()), 2);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_full_account_is_passed_over_and_named() -> Result<()> {
+    let world = capped(1, "priority", "").await?;
+    let gate = Gate::new();
+    world.one.set(one_a(), held_at(&gate));
+    let first = send(&world, 0, "only")?;
+    reaches(&world, 1).await?;
+    // Through the other data plane, in another combo.
+    let full = chat(world.data_plane(1)?, "also").await?;
+    assert_eq!(full.status, 404, "{full:?}");
+    assert_eq!(full.json()["error"]["code"], "no_executable_targets");
+    assert!(
+        full.json().to_string().contains("concurrency_cap"),
+        "{full:?}"
+    );
+    let elsewhere = chat(world.data_plane(1)?, "main").await?;
+    assert_eq!(elsewhere.status, 200);
+    assert_eq!(world.two.log().count(&Selector::any()), 1);
+    gate.open();
+    assert_eq!(first.answer().await?.status, 200);
+    serves(&world, 1, LIMIT).await
+}
+
+#[tokio::test]
+async fn who_waits_is_served_when_the_first_one_ends() -> Result<()> {
+    let world = capped(1, "round-robin", "").await?;
+    let gate = Gate::new();
+    world.one.set(one_a(), held_at(&gate));
+    let first = send(&world, 0, "only")?;
+    reaches(&world, 1).await?;
+    let second = send(&world, 1, "also")?;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(world.one.log().count(&one_a()), 1);
+    gate.open();
+    assert_eq!(first.answer().await?.status, 200);
+    assert_eq!(second.answer().await?.status, 200);
+    assert_eq!(world.one.log().most_at_once(&one_a()), 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn round_robin_goes_on_when_the_wait_was_in_vain() -> Result<()> {
+    let world = capped(1, "round-robin", "queueTimeoutMs: 300").await?;
+    let gate = Gate::new();
+    world.one.set(one_a(), held_at(&gate));
+    let first = send(&world, 0, "only")?;
+    reaches(&world, 1).await?;
+    let began = Instant::now();
+    let second = chat(world.data_plane(1)?, "also").await?;
+    assert!(began.elapsed() >= Duration::from_millis(300));
+    // There is no other target.
+    assert_eq!(second.status, 404, "{second:?}");
+    assert_eq!(world.one.log().count(&one_a()), 1);
+    gate.open();
+    assert_eq!(first.answer().await?.status, 200);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_stream_holds_its_permit_to_the_end_and_a_client_that_leaves_gives_it_back() -> Result<()>
+{
+    let world = capped(1, "priority", "").await?;
+    world.one.set(one_a(), Mode::Stall { events: 2 });
+    let body = stream(&world, 0).await?;
+    for _ in 0..3 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let full = chat(world.data_plane(1)?, "only").await?;
+        assert_eq!(full.status, 404, "{full:?}");
+    }
+    drop(body);
+    world.one.set(one_a(), Mode::Ok);
+    // At once, not only when the permit expires.
+    serves(&world, 1, Duration::from_secs(5)).await
+}
+
+#[tokio::test]
+async fn a_retry_on_the_same_account_takes_the_permit_over() -> Result<()> {
+    let config = "maxRetries: 1, retryDelayMs: 50, failoverBeforeRetry: false";
+    let world = World::start_with(patient()).await?;
+    let document = world
+        .document()
+        .replace(
+            "{id: one-a,",
+            "{id: one-a, maxConcurrent: 1, disableCooling: true,",
+        )
+        .replace("{id: one-b,", "{id: one-b, enabled: false,")
+        .replace(
+            "modelLockout: {enabled: true}",
+            "modelLockout: {enabled: false}",
+        )
+        .replace(
+            "keys:",
+            &format!("  - {{name: only, steps: [one/m], config: {{{config}}}}}\nkeys:"),
+        );
+    world.fleet.apply(&document).await?;
+    world.one.set(one_a(), [Mode::status(503), Mode::Ok]);
+    let answer = chat(world.data_plane(0)?, "only").await?;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!(world.one.log().count(&one_a()), 2);
+    serves(&world, 1, Duration::from_secs(5)).await
+}
+
+#[tokio::test]
+async fn a_killed_data_planes_permits_come_back() -> Result<()> {
+    let world = capped(1, "priority", "").await?;
+    world.one.set(one_a(), Mode::Stall { events: 2 });
+    let _body = stream(&world, 0).await?;
+    world.fleet.data_planes[0].process.kill().await?;
+    let killed = Instant::now();
+    world.one.set(one_a(), Mode::Ok);
+    let full = chat(world.data_plane(1)?, "only").await?;
+    assert_eq!(full.status, 404, "{full:?}");
+    serves(&world, 1, Duration::from_secs(45)).await?;
+    assert!(killed.elapsed() >= Duration::from_secs(15));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_long_request_keeps_its_permit_past_its_first_end() -> Result<()> {
+    let world = capped(1, "priority", "").await?;
+    world.one.set(one_a(), Mode::Stall { events: 2 });
+    let body = stream(&world, 0).await?;
+    let end = Instant::now() + Duration::from_secs(34);
+    while Instant::now() < end {
+        let full = chat(world.data_plane(1)?, "only").await?;
+        assert_eq!(full.status, 404, "{full:?}");
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    drop(body);
+    world.one.set(one_a(), Mode::Ok);
+    serves(&world, 1, Duration::from_secs(5)).await
+}
+
+#[tokio::test]
+async fn permits_forgotten_by_the_store_block_nobody() -> Result<()> {
+    let world = capped(1, "round-robin", "").await?;
+    let gate = Gate::new();
+    world.one.set(one_a(), held_at(&gate));
+    let first = send(&world, 0, "only")?;
+    reaches(&world, 1).await?;
+    let waiting = send(&world, 1, "only")?;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    world.fleet.redis.flush_all().await?;
+    // Nobody knows of the first one any more, so the one that waits goes.
+    reaches(&world, 2).await?;
+    let third = send(&world, 0, "only")?;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(world.one.log().count(&one_a()), 2);
+    gate.open();
+    for sent in [first, waiting, third] {
+        assert_eq!(sent.answer().await?.status, 200);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn without_the_store_each_data_plane_has_its_share() -> Result<()> {
+    let options = FleetOptions {
+        data_planes: 1,
+        ..FleetOptions::default()
+    };
+    let world = World::start_with(options).await?;
+    let document = world
+        .document()
+        .replace("{id: one-a,", "{id: one-a, maxConcurrent: 2,")
+        .replace("{id: one-b,", "{id: one-b, enabled: false,")
+        .replace("keys:", "  - {name: only, steps: [one/m]}\nkeys:");
+    world.fleet.apply(&document).await?;
+    let gate = Gate::new();
+    world.one.set(one_a(), held_at(&gate));
+    world.fleet.redis.stop().await?;
+    let mut sent = Vec::new();
+    for count in 1..=2 {
+        sent.push(send(&world, 0, "only")?);
+        reaches(&world, count).await?;
+    }
+    let full = chat(world.data_plane(0)?, "only").await?;
+    assert_eq!(full.status, 404, "{full:?}");
+    // Nor without any control plane: what is held counts, whoever gave it out.
+    for replica in &world.fleet.control_planes {
+        replica.process.kill().await?;
+    }
+    let full = chat(world.data_plane(0)?, "only").await?;
+    assert_eq!(full.status, 404, "{full:?}");
+    gate.open();
+    for sent in sent {
+        assert_eq!(sent.answer().await?.status, 200);
+    }
+    let answer = chat(world.data_plane(0)?, "only").await?;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    Ok(())
+}

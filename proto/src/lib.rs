@@ -27,6 +27,10 @@ pub mod report {
 /// `tidegate.config.v1`
 pub mod config {
     /// Version 1.
+    #[expect(
+        clippy::large_enum_variant,
+        reason = "messages are moved once, and the large one is the rare one"
+    )]
     pub mod v1 {
         tonic::include_proto!("tidegate.config.v1");
 

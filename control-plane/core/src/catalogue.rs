@@ -3,12 +3,17 @@
 //! A model that nobody describes is *unknown*: no price (last for `cost-optimized`), no context window (never ruled
 //! out for its size), and every capability assumed.
 
+mod row;
+mod shipped;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{ModelId, ProviderId};
 use crate::number::Finite;
+
+pub use row::ModelRow;
 
 /// Most entries of the table in the configuration.
 pub const MAX_MODELS: usize = 10_000;
@@ -56,6 +61,26 @@ pub struct ModelInfo {
     pub general: Option<Finite>,
 }
 
+impl ModelInfo {
+    /// This, and of what is not said here, the other.
+    fn over(&self, other: &Self) -> Self {
+        Self {
+            input_price: self.input_price.or(other.input_price),
+            output_price: self.output_price.or(other.output_price),
+            context_window: self.context_window.or(other.context_window),
+            tools: self.tools.or(other.tools),
+            vision: self.vision.or(other.vision),
+            structured_output: self.structured_output.or(other.structured_output),
+            tool_limit: self.tool_limit.or(other.tool_limit),
+            tier: self.tier.or(other.tier),
+            premium: self.premium.or(other.premium),
+            coding: self.coding.or(other.coding),
+            analysis: self.analysis.or(other.analysis),
+            general: self.general.or(other.general),
+        }
+    }
+}
+
 /// Class of a model (`routing.md` §9.2, tierPriority).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -89,6 +114,22 @@ impl Catalogue {
                 .entry(provider)
                 .or_default()
                 .insert(model, info);
+        }
+        catalogue
+    }
+
+    /// The table that ships under these rows: what a row does not say is as shipped. A row that names no model is passed
+    /// over.
+    #[must_use]
+    pub fn of(rows: &[ModelRow]) -> Self {
+        let mut catalogue = Self::new(shipped::rows());
+        for row in rows {
+            let Some((provider, model)) = row.subject() else {
+                continue;
+            };
+            let known = catalogue.rows.entry(provider).or_default();
+            let known = known.entry(model).or_default();
+            *known = row.info.over(known);
         }
         catalogue
     }

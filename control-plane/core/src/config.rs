@@ -5,24 +5,28 @@
 //! its credential comes from, and the secret itself travels and is stored apart.
 
 pub mod base_url;
+mod cascade;
 mod combo;
 mod index;
 mod mapping;
 mod meaning;
 mod names;
 mod oauth;
+mod pool;
 mod step;
 #[cfg(test)]
 mod tests;
 mod tiers;
 mod validate;
 mod violations;
+mod warnings;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+pub use cascade::Legacy;
 pub use combo::{
     AccountStrategy, AutoConfig, BudgetFallback, Combo, ComboConfig, CompositeTier, CompositeTiers,
     FusionConfig, NestedComboMode, ResetWindow, Strategy,
@@ -31,11 +35,14 @@ pub use index::key_hash;
 pub use mapping::ModelMapping;
 pub(crate) use meaning::split_model;
 pub use oauth::{ClientAuthentication, OauthClient};
+pub use pool::{PoolConnection, QuotaPool};
 pub use step::{ComboStep, ModelStep, Step};
+pub(crate) use validate::check_combo_config;
 pub use violations::MAX_VIOLATIONS;
 pub(crate) use violations::Violations;
+pub use warnings::Warning;
 
-use crate::catalogue::Catalogue;
+use crate::catalogue::{Catalogue, ModelRow};
 use crate::ids::{ComboName, ConnectionId, KeyId, ModelId, ProviderId};
 use crate::number::Finite;
 pub use crate::secret_source::SecretSource;
@@ -69,6 +76,10 @@ pub struct Document {
     pub combos: Vec<Combo>,
     /// Models that stand for combos; the first that fits counts.
     pub model_mappings: Vec<ModelMapping>,
+    /// Accounts that several clients share fairly.
+    pub quota_pools: Vec<QuotaPool>,
+    /// What models cost and can do, over what ships (decision 38).
+    pub models: Vec<ModelRow>,
     /// Clients' API keys.
     pub keys: Vec<ApiKey>,
     /// Resilience settings, as written.

@@ -46,6 +46,7 @@ use crate::ids::ProviderId;
 
 use crate::breaker::BreakerPolicy;
 use crate::classify::RuleBook;
+use crate::config::ComboConfig;
 use crate::cooldown::CooldownPolicy;
 use crate::gate::GatePolicy;
 use crate::lockout::LockoutPolicy;
@@ -99,6 +100,10 @@ pub struct Settings {
     pub emergency_fallback: EmergencyFallbackSettings,
     /// Counting the requests at once of accounts that quota pools share (`routing.md` §11.4).
     pub quota_share_concurrency_limit: QuotaShareConcurrencyLimitSettings,
+    /// Members of combos that say nothing of their own (`routing.md` §1.5).
+    pub combo_defaults: ComboConfig,
+    /// The same for combos whose first step is at a provider, by provider; before `comboDefaults`.
+    pub combo_provider_overrides: BTreeMap<ProviderId, ComboConfig>,
     /// Limits of an upstream attempt.
     pub streams: StreamSettings,
     /// Renewal of access tokens (`failure-state.md` §3.9).

@@ -3,7 +3,7 @@
 use std::io::Write as _;
 
 use serde_json::{Map, Value, json};
-use tidegate_proto::admin::v1::Difference;
+use tidegate_proto::admin::v1::{ConfigurationWarning, Difference};
 
 use crate::cli::Output;
 use crate::failure::Failure;
@@ -97,6 +97,7 @@ pub(crate) fn print_value(value: &Value, output: Output) -> Result<(), Failure> 
 pub(crate) fn write_differences(
     version: u64,
     differences: &[Difference],
+    warnings: &[ConfigurationWarning],
     dry_run: bool,
     output: Output,
 ) -> Result<(), Failure> {
@@ -111,10 +112,22 @@ pub(crate) fn write_differences(
                 })
             })
             .collect();
-        return print_value(
-            &json!({"version": version, "dryRun": dry_run, "differences": differences}),
-            output,
-        );
+        let mut told = json!({"version": version, "dryRun": dry_run, "differences": differences});
+        if !warnings.is_empty() {
+            let warnings = warnings
+                .iter()
+                .map(|it| json!({"code": it.code, "path": it.path, "message": it.message}));
+            told["warnings"] = warnings.collect();
+        }
+        return print_value(&told, output);
+    }
+    for warning in warnings {
+        let ConfigurationWarning {
+            code,
+            path,
+            message,
+        } = warning;
+        write_line(&format!("! {path}: {message} ({code})"))?;
     }
     for difference in differences {
         let sign = match difference.kind.as_str() {

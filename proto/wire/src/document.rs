@@ -1,6 +1,7 @@
 //! The configuration document. Secrets are never part of it.
 
 mod combo;
+mod pool;
 
 use tidegate_core::config::{ApiKey, Connection, Document, OauthClient, Provider, SecretSource};
 use tidegate_core::ids::{ConnectionId, KeyId, ModelId, ProviderId};
@@ -28,6 +29,8 @@ pub fn to_proto(document: &Document) -> proto::Document {
             .iter()
             .map(combo::mapping_to_proto)
             .collect(),
+        quota_pools: document.quota_pools.iter().map(pool::to_proto).collect(),
+        models: document.models.iter().map(pool::row_to_proto).collect(),
     }
 }
 
@@ -48,6 +51,8 @@ pub fn from_proto(document: proto::Document) -> Result<Document, WireError> {
         connections: each(document.connections, connection_from_proto)?,
         combos: each(document.combos, combo::from_proto)?,
         model_mappings: each(document.model_mappings, combo::mapping_from_proto)?,
+        quota_pools: each(document.quota_pools, pool::from_proto)?,
+        models: each(document.models, pool::row_from_proto)?,
         keys: each(document.keys, key_from_proto)?,
         settings,
     })
@@ -251,6 +256,9 @@ mod tests {
                     "label": "b", "tags": ["c"], "prompt": "d", "fallbackOnlyOnQuotaExhaustion": true},
                 {"combo": "other", "weight": 3, "id": "e", "label": "f"}, {"combo": "other"}]}],
         "modelMappings": [{"pattern": "gpt-*", "combo": "smart"}],
+        "quotaPools": [{"group": "Team A", "provider": "openai", "models": ["gpt-4o"],
+            "connections": [{"connection": "main", "weight": 2.5}, {"connection": "other"}]}],
+        "models": [{"model": "openai/gpt-4o", "inputPrice": 2.5, "tier": "pro"}, {"model": "openai/x"}],
         "keys": [{"id": "team", "sha256": "ab", "allowedConnections": ["main"],
             "allowedModels": ["smart"]}],
         "settings": {"modelLockout": {"enabled": true}}
@@ -325,6 +333,22 @@ mod tests {
         assert_eq!(
             refused(|message| message.model_mappings[0].combo = String::new()),
             "modelMappings[0].combo"
+        );
+        assert_eq!(
+            refused(|message| message.quota_pools[0].provider = "A".to_owned()),
+            "quotaPools[0].provider"
+        );
+        assert_eq!(
+            refused(|message| message.quota_pools[0].models.push(String::new())),
+            "quotaPools[0].models[1]"
+        );
+        assert_eq!(
+            refused(|message| message.quota_pools[0].connections[1].weight = f64::INFINITY),
+            "quotaPools[0].connections[1].weight"
+        );
+        assert_eq!(
+            refused(|message| message.models[0].info_json = "{\"x\":1}".to_owned()),
+            "models[0]"
         );
         assert_eq!(
             refused(|message| message.keys[0].allowed_connections.push(String::new())),

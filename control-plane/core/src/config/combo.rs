@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::ids::ComboName;
 use crate::number::Finite;
 
-use super::Step;
+use super::{Legacy, Step};
 
 /// A named ordered list of steps and how it is walked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -298,6 +298,15 @@ pub struct ComboConfig {
     /// `auto` members.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto: Option<AutoConfig>,
+    /// Accepted without effect.
+    #[serde(skip_serializing)]
+    pub timeout_ms: Legacy,
+    /// Accepted without effect.
+    #[serde(skip_serializing)]
+    pub health_check_enabled: Legacy,
+    /// Accepted without effect.
+    #[serde(skip_serializing)]
+    pub health_check_timeout_ms: Legacy,
 }
 
 impl ComboConfig {

@@ -3,8 +3,9 @@
 pub(super) mod auto;
 pub(super) mod combos;
 mod entries;
+pub(super) mod nesting;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
@@ -13,6 +14,8 @@ use crate::catalogue::Catalogue;
 use crate::classify::{self, RuleBooks};
 use crate::ids::{ConnectionId, ModelId, ProviderId};
 use crate::settings::{Overrides, ProviderPolicy, Settings, StoredReading};
+
+use entries::Bad;
 
 use super::{
     ApiKey, ComboEntry, Config, Connection, Document, ProviderEntry, Violation, Violations,
@@ -47,10 +50,13 @@ impl Config {
         for faults in validate::combos(&document) {
             found.extend(faults.all());
         }
+        for faults in validate::pools(&document) {
+            found.extend(faults);
+        }
         if !found.is_empty() {
             return Err(found.into_vec());
         }
-        let bad = BTreeSet::new();
+        let bad = Bad::default();
         let config = Self::index(document, version, overrides, settings, &bad, &mut found);
         if found.is_empty() {
             Ok(config)
@@ -59,12 +65,14 @@ impl Config {
         }
     }
 
-    /// Checks a document that the store holds and indexes it. Its settings and combos are never a reason not to use it:
+    /// Checks a document that the store holds and indexes it. Its settings, combos and quota pools are never a
+    /// reason not to use it:
     /// settings are read leniently ([`crate::settings::WrittenSettings::stored`]); a combo that is no good has no
-    /// targets, a step that leads nowhere is left out, and both are told in [`Config::mended`].
+    /// targets, a quota pool that is none makes no combos, a step that leads nowhere is left out, and all of it is told
+    /// in [`Config::mended`].
     ///
     /// # Errors
-    /// As [`Self::build`], but for settings and combos.
+    /// As [`Self::build`], but for settings, combos and quota pools.
     pub fn build_stored(
         document: Document,
         version: u64,
@@ -83,36 +91,42 @@ impl Config {
         for Violation { field, message } in warnings {
             mended.push(field, message);
         }
-        let mut bad = BTreeSet::new();
+        let mut bad = Bad::default();
         for (index, faults) in validate::combos(&document).into_iter().enumerate() {
             if !faults.of_combo.is_empty() {
-                bad.insert(index);
+                bad.combos.insert(index);
             }
             mended.extend(faults.all());
+        }
+        for (index, faults) in validate::pools(&document).into_iter().enumerate() {
+            if !faults.is_empty() {
+                bad.pools.insert(index);
+            }
+            mended.extend(faults);
         }
         let mut config = Self::index(document, version, overrides, settings, &bad, &mut mended);
         config.mended = mended.into_vec();
         Ok(config)
     }
 
-    /// `bad` are the combos that cannot be used, by position; `found` gets what is wrong with what combos come to.
+    /// `bad` is what cannot be used; `found` gets what is wrong with what combos come to.
     fn index(
         document: Document,
         version: u64,
         overrides: &Overrides,
         settings: Settings,
-        bad: &BTreeSet<usize>,
+        bad: &Bad,
         found: &mut Violations,
     ) -> Self {
         // Every process comes through here before it judges anything.
         classify::prepare();
         let connections: Vec<Arc<Connection>> =
             document.connections.iter().cloned().map(Arc::new).collect();
-        let catalogue = Catalogue::default();
+        let catalogue = Catalogue::of(&document.models);
         Self {
             version,
             providers: providers(&document, &settings, &connections, overrides),
-            combos: entries::of(&document, &catalogue, bad, found),
+            combos: entries::of(&document, &settings, &catalogue, bad, found),
             keys: keys(&document),
             connections: connections
                 .into_iter()

@@ -1,8 +1,8 @@
 //! What the members of a document can refer to by name.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::ids::{ConnectionId, ProviderId};
+use crate::ids::{ComboName, ConnectionId, ProviderId};
 
 use super::index::auto;
 use super::{Combo, Document, Provider};
@@ -14,6 +14,8 @@ pub(super) struct Names<'a> {
     pub(super) connections: BTreeMap<&'a ConnectionId, &'a ProviderId>,
     /// Combos with their position in the document.
     pub(super) combos: BTreeMap<&'a str, (usize, &'a Combo)>,
+    /// Names of the combos of quota pools.
+    pools: BTreeSet<ComboName>,
 }
 
 impl<'a> Names<'a> {
@@ -22,6 +24,7 @@ impl<'a> Names<'a> {
             providers: BTreeMap::new(),
             connections: BTreeMap::new(),
             combos: BTreeMap::new(),
+            pools: BTreeSet::new(),
         };
         for provider in &document.providers {
             names
@@ -41,12 +44,19 @@ impl<'a> Names<'a> {
                 .entry(combo.name.as_str())
                 .or_insert((index, combo));
         }
+        for pool in &document.quota_pools {
+            let combos = pool
+                .models
+                .iter()
+                .filter_map(|model| pool.combo_name(model));
+            names.pools.extend(combos);
+        }
         names
     }
 
     /// Whether requests may ask for a combo of this name.
     pub(super) fn is_combo(&self, name: &str) -> bool {
-        self.combos.contains_key(name) || auto::is_built_in(name)
+        self.combos.contains_key(name) || auto::is_built_in(name) || self.pools.contains(name)
     }
 
     /// Whether the combo is the one that its name stands for.

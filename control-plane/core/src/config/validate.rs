@@ -10,13 +10,17 @@ use std::ops::RangeInclusive;
 
 use crate::permit::MAX_PERMITS;
 
+use crate::catalogue::{MAX_MODELS, ModelRow};
+
 use super::mapping::MAX_PATTERN_BYTES;
 use super::names::Names;
 use super::{
     ApiKey, Connection, Document, MAX_ENTRIES, MAX_LIMITED_TO, MAX_MAPPINGS, MAX_PROVIDER_MODELS,
-    ModelMapping, Provider, SecretSource, Violation, Violations, base_url, oauth, split_model,
+    ModelMapping, Provider, SecretSource, Violation, Violations, base_url, oauth, pool,
+    split_model,
 };
 
+pub(crate) use combo_config::check_alone as check_combo_config;
 pub(super) use combos::combos;
 
 const MAX_CONCURRENT: RangeInclusive<u32> = 0..=MAX_PERMITS;
@@ -41,6 +45,7 @@ pub(super) fn violations(document: &Document) -> Violations {
     providers(&document.providers, &mut found);
     connections(&document.connections, &names, &mut found);
     mappings(&document.model_mappings, &names, &mut found);
+    models(&document.models, &names, &mut found);
     keys(&document.keys, &names, &mut found);
     found
 }
@@ -177,6 +182,33 @@ fn secret_source(path: &str, source: &SecretSource, found: &mut Violations) {
                 found.push(format!("{path}.file"), "must be the path of a file");
             }
         }
+    }
+}
+
+/// Everything wrong with each quota pool, in order.
+pub(super) fn pools(document: &Document) -> Vec<Violations> {
+    pool::check(&document.quota_pools, &Names::of(document))
+}
+
+fn models(rows: &[ModelRow], names: &Names<'_>, found: &mut Violations) {
+    if !found.at_most("models", rows.len(), MAX_MODELS) {
+        return;
+    }
+    let mut taken = BTreeSet::new();
+    for (index, row) in rows.iter().enumerate() {
+        let path = format!("models[{index}]");
+        let subject = row.subject();
+        match &subject {
+            Some((provider, _)) if names.providers.contains_key(provider.as_str()) => {}
+            Some(_) | None => {
+                let message = "must be provider/model of a known provider";
+                found.push(format!("{path}.model"), message);
+            }
+        }
+        if subject.is_some() && !taken.insert(subject) {
+            found.push(format!("{path}.model"), "has a row already");
+        }
+        row.check(&path, found);
     }
 }
 

@@ -5,7 +5,7 @@ mod error_rules;
 
 use std::collections::BTreeMap;
 
-use crate::config::{MAX_ENTRIES, Violations};
+use crate::config::{MAX_ENTRIES, Violations, check_combo_config};
 use crate::daily_reset::{DailyReset, DailyResetError};
 use crate::ids::ProviderId;
 
@@ -38,6 +38,14 @@ pub(super) fn conflicts(settings: &Settings, found: &mut Violations) {
     daily_reset(&settings.daily_reset, found);
     error_rules::error_rules(settings, found);
     routing::conflicts(settings, found);
+    check_combo_config("comboDefaults", &settings.combo_defaults, found);
+    let overrides = &settings.combo_provider_overrides;
+    if found.at_most("comboProviderOverrides", overrides.len(), MAX_ENTRIES) {
+        for (provider, config) in overrides {
+            let path = format!("comboProviderOverrides.{provider}");
+            check_combo_config(&path, config, found);
+        }
+    }
 }
 
 fn daily_reset(settings: &BTreeMap<ProviderId, DailyResetSettings>, found: &mut Violations) {

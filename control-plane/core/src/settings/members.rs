@@ -152,6 +152,8 @@ pub(super) const SECTIONS: &[Member] = &[
     Member::members("retryBudget", routing::RETRY_BUDGET),
     Member::members("emergencyFallback", routing::EMERGENCY_FALLBACK),
     Member::members("quotaShareConcurrencyLimit", QUOTA_SHARE_CONCURRENCY_LIMIT),
+    Member::entries("comboDefaults"),
+    Member::entries("comboProviderOverrides"),
     Member::members("streams", STREAMS),
     Member::members("tokenRefresh", token_refresh::MEMBERS),
 ];

@@ -38,6 +38,7 @@ pub(crate) async fn run(
     write_differences(
         applied.version,
         &applied.differences,
+        &applied.warnings,
         arguments.dry_run,
         output,
     )

@@ -154,7 +154,7 @@ async fn change(
         dry_run,
     });
     let changed = service.patch_settings(request).await?.into_inner();
-    write_differences(changed.version, &changed.differences, dry_run, output)
+    write_differences(changed.version, &changed.differences, &[], dry_run, output)
 }
 
 fn parse(json: &str) -> Result<Value, Failure> {

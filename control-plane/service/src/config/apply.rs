@@ -13,7 +13,7 @@ mod secrets;
 
 use std::collections::BTreeMap;
 
-use tidegate_core::config::{Config, Document, Violation};
+use tidegate_core::config::{Config, Document, Violation, Warning};
 use tidegate_core::ids::ConnectionId;
 use tidegate_proto::admin::v1::Difference;
 use tidegate_store::durable::{DurableStoreError, SealedSecrets, StoredDocument};
@@ -66,6 +66,8 @@ impl std::fmt::Debug for WantedSecrets {
 pub(crate) struct Applied {
     pub(crate) version: u64,
     pub(crate) differences: Vec<Difference>,
+    /// About the document as it is now.
+    pub(crate) warnings: Vec<Warning>,
 }
 
 /// Why nothing was applied.
@@ -143,7 +145,7 @@ pub(super) enum Saved {
 impl Published {
     /// Replaces the configuration if it is good.
     pub(crate) async fn apply(&self, wanted: Wanted, view: &View) -> Result<Applied, ApplyError> {
-        let secrets = self.check(&wanted)?;
+        let (secrets, warnings) = self.check(&wanted)?;
         let mut turn = self.turn.lock().await;
         for _ in 0..MAX_TRIES {
             let stored = limited(DOCUMENT_LIMIT, self.durable.load_document())
@@ -167,12 +169,14 @@ impl Published {
                 return Ok(Applied {
                     version,
                     differences,
+                    warnings,
                 });
             }
             if wanted.dry_run || !is_change {
                 return Ok(Applied {
                     version: stored.version,
                     differences,
+                    warnings,
                 });
             }
             let change = Change {
@@ -186,6 +190,7 @@ impl Published {
                     return Ok(Applied {
                         version,
                         differences,
+                        warnings,
                     });
                 }
                 Saved::Overtaken(current) => {
@@ -241,14 +246,15 @@ impl Published {
         }
     }
 
-    fn check(&self, wanted: &Wanted) -> Result<Secrets, ApplyError> {
-        let mut violations = match Config::build(wanted.document.clone(), 0, &self.overrides) {
-            Ok(_) => Vec::new(),
-            Err(violations) => violations,
-        };
+    fn check(&self, wanted: &Wanted) -> Result<(Secrets, Vec<Warning>), ApplyError> {
+        let (mut violations, warnings) =
+            match Config::build(wanted.document.clone(), 0, &self.overrides) {
+                Ok(config) => (Vec::new(), config.warnings()),
+                Err(violations) => (violations, Vec::new()),
+            };
         let secrets = Secrets::check(&wanted.document, &wanted.secrets, &mut violations);
         if violations.is_empty() {
-            Ok(secrets)
+            Ok((secrets, warnings))
         } else {
             Err(ApplyError::Invalid(violations))
         }

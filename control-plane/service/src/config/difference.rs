@@ -47,6 +47,14 @@ pub(super) fn differences(
         &new.model_mappings,
         &mut all,
     );
+    whole("quotaPools", &old.quota_pools, &new.quota_pools, &mut all);
+    list(
+        "model",
+        &old.models,
+        &new.models,
+        |it| it.model.as_str(),
+        &mut all,
+    );
     list("key", &old.keys, &new.keys, |it| it.id.as_str(), &mut all);
     let details = members(&value(&old.settings), &value(&new.settings));
     if !details.is_empty() {
@@ -229,6 +237,14 @@ mod tests {
         assert_eq!(found(&one, &other), ["changed modelMappings"]);
         assert_eq!(found(&one, &none), ["removed modelMappings"]);
         assert_eq!(found(&one, &one), [""; 0]);
+        let pools = document(
+            r#"{"quotaPools":[{"group":"g","provider":"a","models":["m"],"connections":[]}],
+                "models":[{"model":"a/m","inputPrice":2}]}"#,
+        );
+        assert_eq!(
+            found(&none, &pools),
+            ["added quotaPools", "added model a/m"]
+        );
     }
 
     #[test]

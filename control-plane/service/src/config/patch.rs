@@ -64,6 +64,7 @@ impl Published {
                 return Ok(Applied {
                     version: base,
                     differences,
+                    warnings: Vec::new(),
                 });
             }
             let details: Vec<String> = differences
@@ -81,6 +82,7 @@ impl Published {
                     return Ok(Applied {
                         version,
                         differences,
+                        warnings: Vec::new(),
                     });
                 }
                 Saved::Overtaken(current) => {

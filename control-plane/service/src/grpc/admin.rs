@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::config::Protocol;
+use tidegate_core::config::Warning;
 use tidegate_core::ids::{ConnectionId, EgressId, KeyId, ModelId, ProviderId};
 use tidegate_core::routing::{Decision, Plan};
 use tidegate_proto::admin::v1 as proto;
@@ -84,6 +85,7 @@ impl AdminService for AdminApi {
         Ok(Response::new(proto::ApplyConfigurationResponse {
             version: applied.version,
             differences: applied.differences,
+            warnings: applied.warnings.into_iter().map(warning).collect(),
         }))
     }
 
@@ -261,6 +263,14 @@ impl AdminService for AdminApi {
             data_planes: u32::try_from(planes.len()).unwrap_or(u32::MAX),
             planes: planes.into_iter().map(data_plane).collect(),
         }))
+    }
+}
+
+fn warning(warning: Warning) -> proto::ConfigurationWarning {
+    proto::ConfigurationWarning {
+        code: warning.code.to_owned(),
+        path: warning.field,
+        message: warning.message,
     }
 }
 

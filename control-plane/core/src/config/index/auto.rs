@@ -11,10 +11,11 @@ use std::sync::Arc;
 use crate::ids::{ComboName, ModelId, ProviderId};
 use crate::number::Finite;
 use crate::routing::strategy;
+use crate::settings::Settings;
 
 use super::super::{
-    AutoConfig, Combo, ComboConfig, ComboEntry, ComboTarget, Connection, Document, MAX_TARGETS,
-    Strategy,
+    Combo, ComboConfig, ComboEntry, ComboTarget, Connection, Document, MAX_TARGETS, Strategy,
+    cascade,
 };
 
 /// Modes of built-in combos alone, which keep the weights: the name of the combo says which tiers are preferred.
@@ -40,8 +41,9 @@ fn modes() -> impl Iterator<Item = (&'static str, Option<&'static str>)> {
 }
 
 /// The built-in combos by name.
-pub(super) fn entries(document: &Document) -> BTreeMap<ComboName, ComboEntry> {
+pub(super) fn entries(document: &Document, settings: &Settings) -> BTreeMap<ComboName, ComboEntry> {
     let targets = targets(document);
+    let defaults = cascade::of(settings, None, &ComboConfig::default());
     let plain = [(AUTO.to_owned(), None)];
     let modes = modes().map(|(mode, pack)| (format!("{AUTO}/{mode}"), pack));
     plain
@@ -49,19 +51,17 @@ pub(super) fn entries(document: &Document) -> BTreeMap<ComboName, ComboEntry> {
         .chain(modes)
         .filter_map(|(name, pack)| {
             let name = ComboName::new(name).ok()?;
-            let config = ComboConfig {
-                auto: pack.map(|pack| AutoConfig {
-                    mode_pack: Some(pack.to_owned()),
-                    ..AutoConfig::default()
-                }),
-                ..ComboConfig::default()
-            };
+            let mut config = defaults.clone();
+            if let Some(pack) = pack {
+                let auto = config.auto.get_or_insert_default();
+                auto.mode_pack = Some(pack.to_owned());
+            }
             let entry = ComboEntry {
                 combo: Combo {
                     name: name.clone(),
                     strategy: Strategy::Auto,
                     steps: Vec::new(),
-                    config: config.clone(),
+                    config: ComboConfig::default(),
                 },
                 config,
                 targets: Arc::clone(&targets),

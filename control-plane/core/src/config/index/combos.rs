@@ -17,54 +17,16 @@ use crate::number::Finite;
 use super::super::meaning::{self, Meaning};
 use super::super::names::Names;
 use super::super::{
-    Combo, ComboConfig, ComboTarget, MAX_TARGETS, NestedCombo, NestedComboMode, Step, Strategy,
-    Unit, Violations, tiers,
+    Combo, ComboConfig, ComboTarget, MAX_TARGETS, NestedCombo, Step, Unit, Violations, tiers,
 };
+use super::nesting::{depth_limit, executes};
 
-/// Depth to which references are followed, where a combo says nothing.
-const DEFAULT_DEPTH: u32 = 3;
-const MAX_DEPTH: u32 = 10;
 /// Most steps that are looked at for one combo: references may lead to many steps and still to no target.
 const MAX_VISITS: usize = 10_000;
 /// Most steps that are looked at for all combos of a document.
 const MAX_ALL_VISITS: usize = 1_000_000;
 /// Most targets of all combos of a document.
 pub(in super::super) const MAX_ALL_TARGETS: usize = 200_000;
-
-/// How deep references are followed: 1..=10; what is no such depth is 3, and what is deeper is 10.
-pub(in super::super) fn depth_limit(written: Option<u32>) -> u32 {
-    match written {
-        None | Some(0) => DEFAULT_DEPTH,
-        Some(depth) => depth.min(MAX_DEPTH),
-    }
-}
-
-/// Whether a combo leaves the order within what it refers to, to that.
-fn executes(strategy: Strategy, config: &ComboConfig) -> bool {
-    match strategy {
-        // A member of a panel always is a request of its own.
-        Strategy::Fusion => true,
-        Strategy::Priority
-        | Strategy::Weighted
-        | Strategy::RoundRobin
-        | Strategy::Random
-        | Strategy::StrictRandom => config.nested_combo_mode == Some(NestedComboMode::Execute),
-        Strategy::ContextRelay
-        | Strategy::FillFirst
-        | Strategy::P2c
-        | Strategy::LeastUsed
-        | Strategy::CostOptimized
-        | Strategy::ResetAware
-        | Strategy::ResetWindow
-        | Strategy::Headroom
-        | Strategy::Auto
-        | Strategy::Lkgp
-        | Strategy::ContextOptimized
-        | Strategy::CacheOptimized
-        | Strategy::Pipeline
-        | Strategy::QuotaShare => false,
-    }
-}
 
 /// What the steps of a combo come to.
 #[derive(Debug, Default)]

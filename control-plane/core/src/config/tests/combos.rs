@@ -1,10 +1,14 @@
-//! What the steps of combos come to, and which combo a name means.
+//! What the steps of combos come to.
+
+mod cascade;
+mod names;
+mod pools;
 
 use proptest::prelude::*;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::super::index::combos::depth_limit;
+use super::super::index::nesting::depth_limit;
 use super::*;
 
 /// Providers `a` to `d`, `p` and `listed` with models and a connection each, and these combos.
@@ -317,67 +321,6 @@ fn targets_of_all_combos_are_bounded() {
     assert!(total <= 200_100, "{total}");
     assert_eq!(config.combo("n100").unwrap().targets.len(), 1_000);
     assert!(config.combo("n249").unwrap().targets.is_empty());
-}
-
-#[rstest]
-#[case("best", Some("best"))]
-#[case("combo/best", Some("best"))]
-#[case("combo/gone", None)]
-#[case("gpt-4o", Some("small"))]
-#[case("gpt-4", Some("best"))]
-#[case("auto", Some("auto"))]
-#[case("auto/fast", Some("auto/fast"))]
-#[case("auto/smart", Some("auto/smart"))]
-#[case("auto/nothing", None)]
-#[case("other", None)]
-fn a_name_means_a_combo(#[case] name: &str, #[case] combo: Option<&str>) {
-    let mut value = setting(json!([
-        {"name": "best", "steps": ["a/1"]},
-        {"name": "small", "steps": ["a/1"]},
-    ]));
-    value["modelMappings"] = json!([
-        {"pattern": "gpt-4?", "combo": "small"},
-        {"pattern": "gpt-*", "combo": "best"},
-        {"pattern": "auto*", "combo": "best"},
-    ]);
-    let config = build(value).unwrap();
-    let found = config
-        .combo_for(name)
-        .map(|entry| entry.combo.name.as_str());
-    assert_eq!(found, combo);
-}
-
-#[test]
-fn auto_is_over_models_that_some_connection_serves() {
-    let mut value = setting(json!([]));
-    value["providers"][0]["models"] = json!(["m1", "m2", "m3"]);
-    let config = build(value).unwrap();
-    assert_eq!(
-        targets(&config, "auto/cheap"),
-        ["a/m1", "listed/gpt-4", "a/m2", "listed/o3", "a/m3"]
-    );
-    let cheap = config.combo("auto/cheap").unwrap();
-    assert!(cheap.hidden);
-    let pack = cheap.config.auto.as_ref().unwrap().mode_pack.as_deref();
-    assert_eq!(pack, Some("cost-saver"));
-}
-
-#[test]
-fn auto_has_as_many_targets_as_any_combo_may() {
-    let mut value = setting(json!([{"name": "auto/", "steps": []}]));
-    value["combos"] = json!([]);
-    let models: Vec<String> = (0..2_000).map(|number| format!("m{number}")).collect();
-    value["providers"][0]["models"] = json!(models);
-    let targets = targets(&build(value).unwrap(), "auto");
-    assert_eq!(targets.len(), MAX_TARGETS);
-    assert!(targets.contains(&"listed/o3".to_owned()));
-}
-
-#[test]
-fn a_combo_called_auto_replaces_the_built_in_one() {
-    let config = build(setting(json!([{"name": "auto", "steps": ["a/1"]}]))).unwrap();
-    assert_eq!(targets(&config, "auto"), ["a/1"]);
-    assert!(!config.combo("auto").unwrap().hidden);
 }
 
 /// Any combos that refer to each other and to models in any way.

@@ -1,5 +1,7 @@
 //! Bounds of the members of `combo.config` (`routing.md` §1.5). What a value of each means, and its default, stand at
 //! the members of [`ComboConfig`].
+//!
+//! In settings, which stand without a document, names are not looked up: what is not there has no effect.
 
 use std::ops::RangeInclusive;
 
@@ -23,8 +25,18 @@ const MAX_WINDOWS: usize = 3;
 /// Largest weight, time or price that makes sense of those that have no bound of their own.
 const MAX_NUMBER: u32 = 1_000_000_000;
 
+/// Says what is out of bounds of members that stand without a document.
+pub(crate) fn check_alone(path: &str, config: &ComboConfig, found: &mut Violations) {
+    check(path, config, None, found);
+}
+
 /// Says what is out of bounds; `path` is where the members stand.
-pub(super) fn check(path: &str, config: &ComboConfig, names: &Names<'_>, found: &mut Violations) {
+pub(super) fn check(
+    path: &str,
+    config: &ComboConfig,
+    names: Option<&Names<'_>>,
+    found: &mut Violations,
+) {
     counts(path, config, found);
     times(path, config, found);
     shares(path, config, found);
@@ -139,15 +151,21 @@ fn at_most(path: &str, members: &[(&str, Option<Finite>, u32)], found: &mut Viol
 }
 
 /// A model that some step could name.
-fn known_model(field: String, model: &str, names: &Names<'_>, found: &mut Violations) {
-    let is_known = split_model(model)
-        .is_some_and(|(provider, _)| names.providers.contains_key(provider.as_str()));
+fn known_model(field: String, model: &str, names: Option<&Names<'_>>, found: &mut Violations) {
+    let is_there =
+        |provider: &str| names.is_none_or(|names| names.providers.contains_key(provider));
+    let is_known = split_model(model).is_some_and(|(provider, _)| is_there(provider.as_str()));
     if !is_known {
         found.push(field, "must be provider/model of a known provider");
     }
 }
 
-fn fusion_members(path: &str, fusion: &FusionConfig, names: &Names<'_>, found: &mut Violations) {
+fn fusion_members(
+    path: &str,
+    fusion: &FusionConfig,
+    names: Option<&Names<'_>>,
+    found: &mut Violations,
+) {
     if let Some(model) = &fusion.judge_model {
         known_model(format!("{path}.judgeModel"), model, names, found);
     }
@@ -165,7 +183,7 @@ fn fusion_members(path: &str, fusion: &FusionConfig, names: &Names<'_>, found: &
     }
 }
 
-fn auto_members(path: &str, auto: &AutoConfig, names: &Names<'_>, found: &mut Violations) {
+fn auto_members(path: &str, auto: &AutoConfig, names: Option<&Names<'_>>, found: &mut Violations) {
     if let Some(weights) = &auto.weights
         && found.at_most(format!("{path}.weights"), weights.len(), MAX_WEIGHTS)
     {
@@ -196,7 +214,7 @@ fn auto_members(path: &str, auto: &AutoConfig, names: &Names<'_>, found: &mut Vi
     let field = format!("{path}.candidatePool");
     if found.at_most(&field, auto.candidate_pool.len(), MAX_PROVIDERS) {
         for (index, provider) in auto.candidate_pool.iter().enumerate() {
-            if !names.providers.contains_key(provider.as_str()) {
+            if names.is_some_and(|names| !names.providers.contains_key(provider.as_str())) {
                 found.push(format!("{field}[{index}]"), "there is no such provider");
             }
         }

@@ -69,7 +69,7 @@ fn check(path: &str, combo: &Combo, names: &Names<'_>, faults: &mut Faults) {
             "names that begin with auto/ or qtSd/ are reserved",
         );
     }
-    combo_config::check(&format!("{path}.config"), &combo.config, names, found);
+    combo_config::check(&format!("{path}.config"), &combo.config, Some(names), found);
     let steps = format!("{path}.steps");
     if combo.steps.is_empty() {
         found.push(&steps, "must have at least one step");

@@ -122,6 +122,28 @@ async fn apply_of_what_cannot_be_in_force_says_so_with_the_version() {
     }
 }
 
+#[tokio::test]
+async fn an_apply_is_warned_of_a_combo_named_like_a_model() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("tidegate.db");
+    let durable = SqliteDurableStore::open(&file, SqlLimits::default()).await;
+    let view = View::new(local_now());
+    let published = published(&Arc::new(durable.unwrap()), "1");
+    let mut wanted = wanted(1, Some("secret"));
+    wanted.document.combos = serde_json::from_str(
+        r#"[{"name": "alpha/m", "steps": ["alpha/m"]}, {"name": "best", "steps": ["alpha/m"]}]"#,
+    )
+    .unwrap();
+    wanted.dry_run = true;
+    let applied = published.apply(wanted, &view).await.unwrap();
+    let fields: Vec<_> = applied
+        .warnings
+        .iter()
+        .map(|it| it.field.as_str())
+        .collect();
+    assert_eq!(fields, ["combos[0].name"]);
+}
+
 /// Renews the token of a1 as a replica does.
 async fn renew(durable: &SqliteDurableStore, published: &Published) {
     let a1 = ConnectionId::new("a1").unwrap();

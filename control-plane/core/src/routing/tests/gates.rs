@@ -314,7 +314,7 @@ fn a_combo_waits_for_the_gate() {
 fn a_step_uses_only_its_accounts() {
     let mut world = World::combo(&["p1/k1", "p1/k2"], &["p1/m"], json!({}), no_waits());
     world.change_targets(|targets| {
-        targets[0].allowed_connections = vec![ConnectionId::new("k2").unwrap()]
+        targets[0].allowed_connections = vec![ConnectionId::new("k2").unwrap()];
     });
     let dispatch = world.dispatch();
     assert_eq!(dispatch.connection.as_str(), "k2");

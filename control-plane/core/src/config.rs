@@ -245,7 +245,8 @@ pub struct ComboEntry {
     pub combo: Combo,
     /// Its members after the cascade (`routing.md` §1.5).
     pub config: ComboConfig,
-    /// Its steps as targets, those of combos it refers to in their place; empty where it cannot be used.
+    /// Its steps as targets, those of combos it refers to in their place, and accounts in place of targets that name none
+    /// where it orders accounts; empty where it cannot be used.
     pub targets: Arc<[ComboTarget]>,
     /// What its strategy orders, where that is not each target by itself: combos it refers to, as units of their own
     /// (`routing.md` §1.6, `execute`). Together they cover all targets in order.
@@ -300,7 +301,7 @@ pub struct ComboTarget {
     /// Weight of that step, 0..=100.
     pub weight: Finite,
     /// Only these accounts; empty = all.
-    pub allowed_connections: Vec<ConnectionId>,
+    pub allowed_connections: BTreeSet<ConnectionId>,
     /// Tags that requests may ask for.
     pub tags: Vec<String>,
     /// `priority`: the walk goes on from here only when its quota is used up (`routing.md` §5.7).

@@ -7,11 +7,11 @@
 //! | `plan`, `fusion`, `pipeline` | combos that need several answers to one request |
 //! | `order`, `units`, [`strategy`] | the order in which targets and accounts are tried |
 //! | `layers` | what may reorder targets afterwards: conversations and equal prompts stay with their account |
-//! | `turns` | counters that strategies take turns with |
+//! | `turns`, `recent` | counters that strategies take turns with, and what was sent just now |
 //! | `private_view` | the view with the request's own failures in it |
 //! | `gates`, `quota`, `exclusion` | the ordered list of reasons to skip an account, and what was skipped |
 //! | `exhaustion` | what earlier attempts of the same request rule out |
-//! | `progress` | which pass and target the request is at |
+//! | `progress`, `reordered` | which pass and target the request is at, also when the configuration changed meanwhile |
 //! | `accounts` | the accounts of a target and the choice among them |
 //! | `driver`, `endings`, `delays`, `dispatching` | targets and retries; what ends them early; what is waited for; what is sent |
 //! | `permits` | whether a dispatch needs a permit |
@@ -43,6 +43,8 @@ mod pool;
 mod private_view;
 mod progress;
 mod quota;
+mod recent;
+mod reordered;
 mod resolve;
 pub mod strategy;
 mod terminal;
@@ -78,6 +80,7 @@ pub use fusion::{Panel, PanelResult, Shortfall};
 pub use permits::{MAX_QUEUE_DEPTH, MAX_QUEUE_TIMEOUT_MS, PermitDemand, PermitPolicy, PermitQueue};
 pub use pipeline::{StageFault, stage_failure};
 pub use plan::{FusionPlan, PipelinePlan, PipelineStage, Plan, PlanMember};
+pub use reordered::UNKNOWN_TARGET;
 pub use resolve::{Route, resolve, resolve_request};
 pub use turns::{Counters, DecisionTurns};
 pub use wait::{CoolingTimer, WaitPolicy, cooldown_wait};
@@ -207,6 +210,9 @@ pub struct AttemptsSoFar {
     /// The order of the targets, as positions in the resolved list, from the first dispatch on; those it does not name
     /// are not tried. Empty: as listed.
     pub order: Vec<u32>,
+    /// Version of the configuration that the order and the positions of targets belong to; 0: not known, and they are
+    /// taken as they are ([`AttemptsSoFar::follow`]).
+    pub order_version: u64,
     /// Attempts of other parts of the same [`Plan`]; they count for the cap on attempts and for nothing else.
     pub elsewhere: u32,
     /// Age of the request, in ms.

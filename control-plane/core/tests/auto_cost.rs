@@ -107,6 +107,10 @@ impl Turns for World {
     fn deficits(&self, _combo: &ComboName) -> Arc<Deficits> {
         Arc::clone(&self.owed)
     }
+
+    fn sent_just_now(&self, _connection: &ConnectionId, _now: Timestamp) -> u32 {
+        0
+    }
 }
 
 impl Conditions for World {

@@ -69,6 +69,10 @@ impl Turns for Open {
     fn deficits(&self, _combo: &ComboName) -> Arc<Deficits> {
         Arc::default()
     }
+
+    fn sent_just_now(&self, _connection: &ConnectionId, _now: Timestamp) -> u32 {
+        0
+    }
 }
 
 /// Calls `ask` with a question about so many candidates.

@@ -125,8 +125,10 @@ pub struct Dispatch {
     pub excluded: Vec<Exclusion>,
     /// Limits of the attempt.
     pub deadlines: Deadlines,
-    /// The order of the targets, for [`AttemptsSoFar::order`].
+    /// The order of the targets, for [`AttemptsSoFar::follow`].
     pub order: Vec<u32>,
+    /// Version of the configuration that the order and the position of the target belong to.
+    pub order_version: u64,
     /// Of the request's tools only so many are sent (decision 33).
     pub max_tools: Option<u32>,
     /// The last resort when money or quota is used up: the answer may have so many tokens (decision 34).

@@ -246,10 +246,8 @@ impl<C: ControlPort> Drive<C> {
             ..
         } = &self.request;
         let snapshot = self.shared.control.snapshot();
-        if self.so_far.order.is_empty() && !dispatch.order.is_empty() {
-            let order = std::mem::take(&mut dispatch.order);
-            Arc::make_mut(&mut self.so_far).order = order;
-        }
+        let order = std::mem::take(&mut dispatch.order);
+        Arc::make_mut(&mut self.so_far).follow(order, dispatch.order_version);
         self.strategy = snapshot
             .as_deref()
             .and_then(|snapshot| strategy(&snapshot.config, &self.request.facts.model, &dispatch));

@@ -202,6 +202,7 @@ pub fn so_far_to_proto(so_far: &AttemptsSoFar) -> routing::AttemptsSoFar {
         waits: so_far.waits,
         waited_ms: so_far.waited_ms,
         order: so_far.order.clone(),
+        order_version: so_far.order_version,
         elsewhere: so_far.elsewhere,
         elapsed_ms: so_far.elapsed_ms,
         budget_spent: so_far.budget_spent,
@@ -256,6 +257,7 @@ pub fn so_far_from_proto(
         waits: so_far.waits,
         waited_ms: so_far.waited_ms,
         order: so_far.order,
+        order_version: so_far.order_version,
         elsewhere: so_far.elsewhere,
         elapsed_ms: so_far.elapsed_ms,
         budget_spent: so_far.budget_spent,
@@ -323,5 +325,28 @@ pub fn rejection_to_proto(
         pool_size: rejection.pool_size,
         attempted: rejection.attempted,
         excluded,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_happened_so_far_comes_back_as_it_was() {
+        let so_far = AttemptsSoFar {
+            attempts: Vec::new(),
+            waits: 1,
+            waited_ms: 2,
+            order: vec![2, 0, 1],
+            order_version: 7,
+            elsewhere: 3,
+            elapsed_ms: 4,
+            budget_spent: true,
+            spent_providers: vec![ProviderId::new("acme").unwrap()],
+        };
+        let message = so_far_to_proto(&so_far);
+        assert_eq!(so_far_from_proto(Some(message)), Ok(so_far));
+        assert_eq!(so_far_from_proto(None), Ok(AttemptsSoFar::default()));
     }
 }

@@ -274,13 +274,14 @@ pub struct ComboConfig {
     /// `cost-optimized`: a request that wants a premium model gets one while there is one; default no.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub manifest_routing: Option<bool>,
-    /// Accounts are expanded before the strategy orders; default only where the strategy needs it.
+    /// Accounts are expanded before the strategy orders; `false` does not keep strategies from it that need it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connection_aware_expansion: Option<bool>,
     /// Targets that cannot take the request are tried rather than none; default no.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compat_filter_fail_open: Option<bool>,
-    /// Later turns of a conversation go to the connection that served the first (`routing.md` §10.1); default no.
+    /// Later turns of a conversation go to the connection that served the first (`routing.md` §10.1), and accounts are
+    /// expanded for it; default no.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_stickiness: Option<bool>,
     /// Equal prompt prefixes go to the same target (`routing.md` §10.2); default no.

@@ -3,6 +3,7 @@
 pub(super) mod auto;
 pub(super) mod combos;
 mod entries;
+mod expansion;
 pub(super) mod nesting;
 
 use std::collections::BTreeMap;
@@ -123,10 +124,13 @@ impl Config {
         let connections: Vec<Arc<Connection>> =
             document.connections.iter().cloned().map(Arc::new).collect();
         let catalogue = Catalogue::of(&document.models);
+        let providers = providers(&document, &settings, &connections, overrides);
+        let mut combos = entries::of(&document, &settings, &catalogue, bad, found);
+        expansion::expand(&mut combos, &providers);
         Self {
             version,
-            providers: providers(&document, &settings, &connections, overrides),
-            combos: entries::of(&document, &settings, &catalogue, bad, found),
+            providers,
+            combos,
             keys: keys(&document),
             connections: connections
                 .into_iter()

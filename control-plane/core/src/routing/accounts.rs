@@ -1,7 +1,8 @@
 //! The accounts of a target and the choice among them (`routing.md` §5.0, decision 25).
 //!
 //! `fill-first` takes the first account by priority number that no gate excludes; a provider's connections are
-//! kept in that order, so a healthy choice looks at one account.
+//! kept in that order, so a healthy choice looks at one account. Other strategies put the accounts in order first, if
+//! any of them may be used.
 
 use std::sync::Arc;
 
@@ -117,16 +118,12 @@ impl<'a> Scene<'a> {
             return false;
         };
         let exhaustion = Exhaustion::default();
-        let surroundings = self.surroundings(target, entry, self.input.now);
         let past = Past::of_fresh_target(&exhaustion);
-        for connection in self.accounts(target, entry) {
-            match surroundings.hit(connection, past, false).1 {
-                None => return true,
-                Some(hit) if hit.whole_target => return false,
-                Some(_) => {}
-            }
-        }
-        false
+        self.surroundings(target, entry, self.input.now).admit_any(
+            self.accounts(target, entry),
+            past,
+            false,
+        )
     }
 
     /// How many tools the target takes, where that is fewer than the request offers.
@@ -198,7 +195,12 @@ impl<'a> Scene<'a> {
                 .1
                 .is_none()
         };
-        let order = order::accounts(self, target, accounts, surroundings.phase, &is_eligible)?;
+        // Who cannot send anything takes no turn, and puts no account in order.
+        let order = if surroundings.admit_any(accounts, past, ignore_cooldown) {
+            order::accounts(self, target, accounts, &surroundings, &is_eligible)?
+        } else {
+            None
+        };
         for rank in 0..accounts.len() {
             let position = match &order {
                 None => rank,
@@ -277,22 +279,41 @@ impl<'a> Scene<'a> {
 }
 
 /// What the gates look at that is the same for all accounts of a target.
-struct Surroundings<'a> {
+pub(super) struct Surroundings<'a> {
     input: &'a Input<'a>,
     route: &'a Route<'a>,
     view: &'a PrivateView<'a>,
     filters: Filters,
     target: &'a ComboTarget,
     entry: &'a ProviderEntry,
-    phase: Phase,
+    /// Where the breaker of the provider stands.
+    pub(super) phase: Phase,
     provider: Option<Arc<ProviderState>>,
     egress_lock: Option<EgressLock>,
-    at: Timestamp,
+    /// For when.
+    pub(super) at: Timestamp,
 }
 
 impl Surroundings<'_> {
     fn state(&self, connection: &Connection) -> Option<Arc<ConnectionState>> {
         self.view.connection(&self.target.provider, &connection.id)
+    }
+
+    /// Whether any of the accounts may be used. Looks no further than the first, or than what excludes them all.
+    fn admit_any(
+        &self,
+        accounts: &[Arc<Connection>],
+        past: Past<'_>,
+        ignore_cooldown: bool,
+    ) -> bool {
+        for connection in accounts {
+            match self.hit(connection, past, ignore_cooldown).1 {
+                None => return true,
+                Some(hit) if hit.whole_target => return false,
+                Some(_) => {}
+            }
+        }
+        false
     }
 
     /// The account's state, and the first gate that excludes it.

@@ -99,12 +99,16 @@ impl Driver<'_> {
         }
     }
 
-    /// `round-robin`: where the rotation goes on when another target serves than the one whose turn it was.
+    /// `round-robin`: where the rotation goes on when another target serves than the one whose turn it was, because that
+    /// one failed or is excluded.
     fn rotation_goes_on_from(&self, target: usize) -> Option<(TurnKey, u64)> {
         let Scene { input, route, .. } = self.scene;
-        let last = input.so_far.attempts.last()?;
+        let begun = match input.so_far.attempts.last() {
+            Some(last) => position(last),
+            None => self.sequence.after(None).next()?,
+        };
         let combo = route.combo?;
-        let begun = turn_of(route, position(last))?;
+        let begun = turn_of(route, begun)?;
         let served = turn_of(route, target)?;
         if route.strategy != Strategy::RoundRobin || begun == served {
             return None;

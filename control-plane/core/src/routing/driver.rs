@@ -18,6 +18,7 @@ use super::exhaustion::{Exhaustion, effect};
 use super::order::Sequence;
 use super::private_view::PrivateView;
 use super::progress::{Progress, Tries, results};
+use super::reordered::found_again;
 use super::resolve::{Route, resolve_request};
 use super::strategy::Halt;
 use super::{Decision, Input, PriorAttempt, Rejection, plan, terminal};
@@ -28,8 +29,13 @@ pub fn decide(input: &Input<'_>) -> Decision {
     match resolve_request(input.config, input.facts) {
         None => reject(terminal::unknown_model(&input.facts.model)),
         Some(route) => {
-            let view = PrivateView::new(input, &route);
-            Driver::decide(Scene::new(input, &route, &view))
+            let so_far = found_again(input, &route);
+            let input = Input {
+                so_far: &so_far,
+                ..*input
+            };
+            let view = PrivateView::new(&input, &route);
+            Driver::decide(Scene::new(&input, &route, &view))
         }
     }
 }
@@ -197,6 +203,9 @@ impl<'a> Driver<'a> {
             }
         }
         let past = Past::of_fresh_target(&exhaustion);
+        // A target that is kept waiting is looked at as it will be then.
+        let due = attempts.last().and_then(|last| self.fallback_due(last));
+        let at = due.map_or(at, |due| at.max(due));
         for index in self.sequence.after(begun) {
             let Some(target) = targets.get(index) else {
                 continue;

@@ -67,7 +67,7 @@ pub(super) fn target(
         connection: None,
         group: 0,
         weight: Finite::ZERO,
-        allowed_connections: Vec::new(),
+        allowed_connections: std::collections::BTreeSet::new(),
         tags: Vec::new(),
         fallback_only_on_quota_exhaustion: false,
     })

@@ -9,6 +9,7 @@ use super::driver::{Driver, decide};
 use super::exhaustion::Exhaustion;
 use super::order::Sequence;
 use super::private_view::PrivateView;
+use super::reordered::found_again;
 use super::resolve::resolve_request;
 use super::{Decision, Exclusion, Input};
 
@@ -50,6 +51,11 @@ pub fn explain(input: &Input<'_>) -> Explanation {
             omitted: 0,
             decision: decide(input),
         };
+    };
+    let so_far = found_again(input, &route);
+    let input = &Input {
+        so_far: &so_far,
+        ..*input
     };
     let view = PrivateView::new(input, &route);
     let scene = Scene::new(input, &route, &view);

@@ -3,11 +3,15 @@
 
 use crate::breaker::Phase;
 use crate::config::{ComboTarget, Connection};
+use crate::permit;
 
-use super::accounts::Scene;
+use super::accounts::{Scene, Surroundings};
 use super::layers;
+use super::progress::{Progress, results};
+use super::reordered::is_stale;
 use super::resolve::NOTHING_SET;
 use super::strategy::{self, Candidate, Charge, Conditions, Halt, Ordered, Question, Scope};
+use super::turns::Peeking;
 use super::units;
 
 /// The order of a request's targets.
@@ -17,6 +21,8 @@ pub(super) struct Sequence {
     positions: Vec<u32>,
     /// How many targets are in the order.
     len: usize,
+    /// Where the walk goes on from a target that is not in the order.
+    resumes_at: usize,
     /// What the first dispatch in this order costs.
     pub(super) charge: Option<Charge>,
 }
@@ -29,10 +35,36 @@ impl Sequence {
     pub(super) fn of(scene: &Scene<'_>) -> Result<Self, Halt> {
         let sequence = Self::by_strategy(scene)?;
         let so_far = scene.input.so_far;
-        if so_far.order.is_empty() && so_far.attempts.is_empty() {
+        if is_stale(scene.input) {
+            Ok(sequence.with_limited_last(scene).with_tried_first(scene))
+        } else if so_far.order.is_empty() && so_far.attempts.is_empty() {
             Ok(sequence.with_limited_last(scene))
         } else {
             Ok(sequence)
+        }
+    }
+
+    /// Targets that were tried in this pass in front of the others, as they were tried, so that the walk goes on behind
+    /// them.
+    fn with_tried_first(self, scene: &Scene<'_>) -> Self {
+        let progress = Progress::of(scene.input.so_far, &scene.route.terms);
+        let mut order: Vec<usize> = Vec::with_capacity(self.len);
+        for result in results(progress.attempts) {
+            let tried = usize::try_from(result.target).unwrap_or(usize::MAX);
+            if self.rank(tried).is_some() && !order.contains(&tried) {
+                order.push(tried);
+            }
+        }
+        let resumes_at = order.len();
+        let rest: Vec<usize> = self
+            .after(None)
+            .filter(|index| !order.contains(index))
+            .collect();
+        order.extend(rest);
+        Self {
+            positions: order.into_iter().map(position).collect(),
+            resumes_at,
+            ..self
         }
     }
 
@@ -66,16 +98,19 @@ impl Sequence {
             return Ok(Self {
                 positions: carried.clone(),
                 len: carried.len(),
+                resumes_at: carried.len(),
                 charge: None,
             });
         }
         let as_listed = Self {
             positions: Vec::new(),
             len,
+            resumes_at: len,
             charge: None,
         };
+        let is_stale = is_stale(scene.input);
         // A request that made attempts without an order had the order of the list.
-        let begun = !scene.input.so_far.attempts.is_empty();
+        let begun = !scene.input.so_far.attempts.is_empty() && !is_stale;
         let Some(combo) = scene.route.combo else {
             return Ok(as_listed);
         };
@@ -86,6 +121,15 @@ impl Sequence {
         }
         let scope = Scope::Combo(combo.combo.name.clone());
         let candidates: Vec<Candidate<'_>> = scene.route.targets.iter().map(candidate).collect();
+        // The first dispatch follows at once where anything can be used; else the request waits, or ends. A request that
+        // is put in order anew took its turn and paid already.
+        let takes_turn = !is_stale
+            && scene
+                .route
+                .targets
+                .iter()
+                .any(|target| scene.has_eligible_account(target));
+        let peeking = Peeking(scene.input.turns);
         let question = Question {
             scope: &scope,
             candidates: &candidates,
@@ -94,12 +138,16 @@ impl Sequence {
             facts: scene.input.facts,
             conditions: &TargetConditions { scene },
             telemetry: scene.input.telemetry,
-            turns: scene.input.turns,
+            turns: if takes_turn {
+                scene.input.turns
+            } else {
+                &peeking
+            },
             seed: scene.input.random,
             now: scene.input.now,
         };
         let mut ordered = if nests {
-            units::order(scene, combo)?
+            units::order(scene, combo, takes_turn)?
         } else {
             ordering.order(&question)?
         };
@@ -107,8 +155,9 @@ impl Sequence {
         layers::apply(&mut ordered, &question, scene.route.strategy);
         Ok(Self {
             len: ordered.order.len(),
+            resumes_at: ordered.order.len(),
             positions: positions(&ordered),
-            charge: ordered.charge,
+            charge: ordered.charge.filter(|_| !is_stale),
         })
     }
 
@@ -116,7 +165,10 @@ impl Sequence {
     pub(super) fn after(&self, target: Option<usize>) -> impl Iterator<Item = usize> {
         let begun = match target {
             None => 0,
-            Some(target) => self.rank(target).saturating_add(1),
+            Some(target) => match self.rank(target) {
+                Some(rank) => rank.saturating_add(1),
+                None => self.resumes_at,
+            },
         };
         (begun..self.len).map(|rank| self.at(rank))
     }
@@ -133,13 +185,11 @@ impl Sequence {
         }
     }
 
-    fn rank(&self, target: usize) -> usize {
+    fn rank(&self, target: usize) -> Option<usize> {
         if self.positions.is_empty() {
-            return target;
+            return Some(target).filter(|rank| *rank < self.len);
         }
-        (0..self.len)
-            .find(|rank| self.at(*rank) == target)
-            .unwrap_or(self.len)
+        (0..self.len).find(|rank| self.at(*rank) == target)
     }
 }
 
@@ -148,7 +198,7 @@ pub(super) fn accounts(
     scene: &Scene<'_>,
     target: &ComboTarget,
     accounts: &[std::sync::Arc<Connection>],
-    phase: Phase,
+    surroundings: &Surroundings<'_>,
     is_eligible: &dyn Fn(&Connection) -> bool,
 ) -> Result<Option<Vec<usize>>, Halt> {
     let Some(entry) = scene.input.config.provider(&target.provider) else {
@@ -169,6 +219,9 @@ pub(super) fn accounts(
             ..candidate(target)
         })
         .collect();
+    let peeking = Peeking(scene.input.turns);
+    // What is looked at as it will be later is waited for.
+    let is_sent_now = surroundings.at <= scene.input.now;
     let ordered = ordering.order(&Question {
         scope: &scope,
         candidates: &candidates,
@@ -177,11 +230,15 @@ pub(super) fn accounts(
         facts: scene.input.facts,
         conditions: &AccountConditions {
             accounts,
-            phase,
+            phase: surroundings.phase,
             is_eligible,
         },
         telemetry: scene.input.telemetry,
-        turns: scene.input.turns,
+        turns: if is_sent_now {
+            scene.input.turns
+        } else {
+            &peeking
+        },
         seed: scene.input.random,
         now: scene.input.now,
     })?;
@@ -244,7 +301,7 @@ impl Conditions for TargetConditions<'_> {
 
     fn max_concurrent(&self, candidate: usize) -> Option<u32> {
         let connection = self.target(candidate)?.connection.as_ref()?;
-        limit(self.scene.input.config.connection(connection)?)
+        permit::cap(self.scene.input.config.connection(connection)?)
     }
 
     fn accounts(&self, candidate: usize) -> usize {
@@ -272,14 +329,10 @@ impl Conditions for AccountConditions<'_> {
     }
 
     fn max_concurrent(&self, candidate: usize) -> Option<u32> {
-        limit(self.accounts.get(candidate)?)
+        permit::cap(self.accounts.get(candidate)?)
     }
 
     fn accounts(&self, _candidate: usize) -> usize {
         self.accounts.len()
     }
-}
-
-fn limit(_connection: &Connection) -> Option<u32> {
-    None
 }

@@ -207,7 +207,7 @@ fn judge(route: &Route<'_>, config: Option<&FusionConfig>) -> Option<Judge> {
         connection: None,
         group: u32::try_from(steps).unwrap_or(u32::MAX),
         weight: Finite::ZERO,
-        allowed_connections: Vec::new(),
+        allowed_connections: BTreeSet::new(),
         tags: Vec::new(),
         fallback_only_on_quota_exhaustion: false,
     })))

@@ -4,6 +4,7 @@
 //! a combo of one unpinned target without same-target retries.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 use std::sync::LazyLock;
 
@@ -81,7 +82,7 @@ pub fn resolve<'a>(config: &'a Config, name: &str) -> Option<Route<'a>> {
     let settings = &config.settings;
     if let Some(combo) = config.combo_for(name) {
         let wait = WaitPolicy::for_combos(&settings.combo_cooldown_wait);
-        let Pool { targets, units } = pool::of_combo(config, combo);
+        let Pool { targets, units } = pool::of_combo(combo);
         return Some(Route {
             combo: Some(combo),
             targets,
@@ -148,7 +149,7 @@ fn single_target(config: &Config, name: &str) -> Option<ComboTarget> {
         connection: None,
         group: 0,
         weight: Finite::ZERO,
-        allowed_connections: Vec::new(),
+        allowed_connections: BTreeSet::new(),
         tags: Vec::new(),
         fallback_only_on_quota_exhaustion: false,
     })

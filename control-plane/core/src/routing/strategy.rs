@@ -16,7 +16,7 @@ mod lkgp;
 mod p2c;
 pub(super) mod place;
 mod priority;
-mod quota;
+pub(super) mod quota;
 mod quota_share;
 mod random;
 pub(super) mod rendezvous;
@@ -120,6 +120,8 @@ pub trait Turns {
     fn peek(&self, key: &TurnKey) -> u64;
     /// What is owed.
     fn deficits(&self, combo: &ComboName) -> Arc<Deficits>;
+    /// Requests that this process sent to a connection just now, so that telemetry may not tell of them yet.
+    fn sent_just_now(&self, connection: &ConnectionId, now: Timestamp) -> u32;
 }
 
 /// A change of what is owed; takes effect only if nobody changed it since.

@@ -14,8 +14,10 @@ mod orders;
 mod permits;
 mod plans;
 mod properties;
+mod reordered;
 mod rule_scopes;
 mod ruled_out;
+mod turns;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -67,11 +69,12 @@ impl View for FixedView {
     }
 }
 
-/// Telemetry that a test writes by hand: quotas and tool limits.
+/// Telemetry that a test writes by hand: quotas, tool limits and who served last.
 #[derive(Debug, Default)]
 struct Known {
     quotas: BTreeMap<ConnectionId, Arc<QuotaSnapshot>>,
     tool_limits: BTreeMap<ProviderId, u32>,
+    last_known_good: Option<LastKnownGood>,
 }
 
 impl Telemetry for Known {
@@ -104,8 +107,8 @@ impl Telemetry for Known {
         self.quotas.get(connection).cloned()
     }
 
-    fn last_known_good(&self, combo: &ComboName) -> Option<LastKnownGood> {
-        NoTelemetry.last_known_good(combo)
+    fn last_known_good(&self, _combo: &ComboName) -> Option<LastKnownGood> {
+        self.last_known_good.clone()
     }
 
     fn tool_limit(&self, provider: &ProviderId) -> Option<u32> {
@@ -254,13 +257,14 @@ impl World {
         let policy = &self.config.provider(&dispatch.provider).unwrap().policy;
         let context = ClassifyContext::of(&dispatch.provider, policy, &dispatch.model, self.now);
         let classification = classify(outcome, &context);
+        let order = dispatch.order.clone();
+        self.so_far.follow(order, self.config.version);
         self.so_far.attempts.push(prior(
             dispatch,
             classification,
             self.now,
             self.so_far.attempts.len(),
         ));
-        self.so_far.order.clone_from(&dispatch.order);
     }
 
     /// Walks the request to its end. The script gets the attempt as text and how many there were before.

@@ -3,8 +3,11 @@
 //! **No lock on the way to a decision:** the table is made anew when a configuration comes into force, with the
 //! counters of the one before, and each counter is an atomic number. Each process starts at a number of its own, so that
 //! replicas do not all begin with the same target (decision 51).
+//!
+//! A turn is taken by a decision that sends a request. One that waits or refuses shows whose turn it is and takes none, or
+//! the rotation would run on while nothing is sent.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -13,12 +16,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arc_swap::ArcSwap;
 
 use crate::config::{Config, Strategy};
-use crate::ids::ComboName;
+use crate::ids::{ComboName, ConnectionId};
 use crate::random::Random;
+use crate::time::Timestamp;
 
 use super::Dispatch;
-use super::strategy::{Charge, Deficits, Scope, TurnKey, TurnPurpose, Turns};
+use super::recent::Recent;
+use super::strategy::{Deficits, Scope, TurnKey, TurnPurpose, Turns};
 
+/// How often a decision is made anew because others were faster at what it rests on.
+const MAX_CONFLICTS: u32 = 16;
 /// Starting positions are below this, so that there is room to count.
 const START_BELOW: u64 = 1 << 20;
 
@@ -26,6 +33,8 @@ const START_BELOW: u64 = 1 << 20;
 #[derive(Debug, Default)]
 pub struct Counters {
     scopes: BTreeMap<Scope, Arc<ScopeCounters>>,
+    /// What was sent just now to the accounts of `quota-share` combos ([`Recent`]).
+    sent: BTreeMap<ConnectionId, Arc<AtomicU64>>,
 }
 
 #[derive(Debug)]
@@ -89,27 +98,40 @@ impl Counters {
                 (scope, counters)
             })
             .collect();
-        Self { scopes }
+        let shared = config
+            .combos
+            .values()
+            .filter(|entry| entry.combo.strategy == Strategy::QuotaShare)
+            .flat_map(|entry| entry.targets.iter())
+            .filter_map(|target| target.connection.as_ref());
+        let sent = shared
+            .map(|connection| {
+                let known = previous.and_then(|previous| previous.sent.get(connection));
+                (connection.clone(), known.cloned().unwrap_or_default())
+            })
+            .collect();
+        Self { scopes, sent }
     }
 
-    /// Counts a dispatch in: what it costs its target, and whose turn is next. `false` when somebody else changed
-    /// what is owed since, so that the decision must be made anew.
-    #[must_use]
-    pub fn settle(&self, dispatch: &Dispatch) -> bool {
-        if let Some(charge) = &dispatch.charge
-            && !self.charge(charge)
-        {
-            return false;
-        }
+    /// Counts a dispatch in that is sent now.
+    fn count_in(&self, dispatch: &Dispatch, now: Timestamp) {
         if let Some((key, to)) = &dispatch.raise
             && let Some(counter) = self.counter(key)
         {
             counter.fetch_max(*to, Ordering::AcqRel);
         }
-        true
+        if let Some(sent) = self.sent.get(&dispatch.connection) {
+            sent.update(Ordering::AcqRel, Ordering::Acquire, |bits| {
+                Recent::from_bits(bits).sent(now).to_bits()
+            });
+        }
     }
 
-    fn charge(&self, charge: &Charge) -> bool {
+    /// Takes from a target what the dispatch costs it. `false` when somebody else changed what is owed since.
+    fn charge(&self, dispatch: &Dispatch) -> bool {
+        let Some(charge) = &dispatch.charge else {
+            return true;
+        };
         let scope = Scope::Combo(charge.combo.clone());
         let Some(counters) = self.scopes.get(&scope) else {
             return true;
@@ -134,6 +156,10 @@ fn counts(strategy: Strategy) -> bool {
 pub struct DecisionTurns<'a> {
     counters: &'a Counters,
     taken: RefCell<BTreeMap<TurnKey, u64>>,
+    /// What is owed, as it was when it was first asked for.
+    owed: RefCell<BTreeMap<ComboName, Arc<Deficits>>>,
+    /// How often somebody else was faster.
+    conflicts: Cell<u32>,
     /// Nothing is counted: the decision is not carried out.
     peeks: bool,
     /// Shared counters are asked elsewhere.
@@ -147,6 +173,8 @@ impl<'a> DecisionTurns<'a> {
         Self {
             counters,
             taken: RefCell::default(),
+            owed: RefCell::default(),
+            conflicts: Cell::default(),
             peeks: false,
             shared: true,
         }
@@ -175,6 +203,30 @@ impl<'a> DecisionTurns<'a> {
     pub fn fetched(&self, key: TurnKey, turn: Option<u64>) {
         let turn = turn.unwrap_or_else(|| self.count(&key));
         self.taken.borrow_mut().insert(key, turn);
+    }
+
+    /// Counts a dispatch in: what it costs its target, whose turn is next, and that it is sent now. `false` when somebody
+    /// else changed what is owed since it was asked for, so that the decision must be made anew; it then finds what is
+    /// owed by now. That ends: under a storm of equal requests an order that is a little unfair beats none.
+    #[must_use]
+    pub fn settle(&self, dispatch: &Dispatch, now: Timestamp) -> bool {
+        if !self.counters.charge(dispatch) {
+            self.owed.borrow_mut().clear();
+            let before = self.conflicts.get();
+            self.conflicts.set(before.saturating_add(1));
+            if before < MAX_CONFLICTS {
+                return false;
+            }
+        }
+        self.counters.count_in(dispatch, now);
+        true
+    }
+
+    /// The same for a dispatch that holds what another decision would lose, a probe or a permit: it is sent, whoever was
+    /// faster.
+    pub fn settle_anyway(&self, dispatch: &Dispatch, now: Timestamp) {
+        let _ = self.counters.charge(dispatch);
+        self.counters.count_in(dispatch, now);
     }
 
     fn count(&self, key: &TurnKey) -> u64 {
@@ -206,10 +258,43 @@ impl Turns for DecisionTurns<'_> {
     }
 
     fn deficits(&self, combo: &ComboName) -> Arc<Deficits> {
+        if let Some(owed) = self.owed.borrow().get(combo) {
+            return Arc::clone(owed);
+        }
         let scope = Scope::Combo(combo.clone());
-        match self.counters.scopes.get(&scope) {
+        let owed = match self.counters.scopes.get(&scope) {
             Some(counters) => counters.deficits.load_full(),
             None => Arc::default(),
-        }
+        };
+        let known = Arc::clone(&owed);
+        self.owed.borrow_mut().insert(combo.clone(), known);
+        owed
+    }
+
+    fn sent_just_now(&self, connection: &ConnectionId, now: Timestamp) -> u32 {
+        self.counters.sent.get(connection).map_or(0, |sent| {
+            Recent::from_bits(sent.load(Ordering::Acquire)).count(now)
+        })
+    }
+}
+
+/// Shows whose turn would be next, and takes none.
+pub(super) struct Peeking<'a>(pub(super) &'a dyn Turns);
+
+impl Turns for Peeking<'_> {
+    fn take(&self, key: &TurnKey) -> Option<u64> {
+        Some(self.0.peek(key))
+    }
+
+    fn peek(&self, key: &TurnKey) -> u64 {
+        self.0.peek(key)
+    }
+
+    fn deficits(&self, combo: &ComboName) -> Arc<Deficits> {
+        self.0.deficits(combo)
+    }
+
+    fn sent_just_now(&self, connection: &ConnectionId, now: Timestamp) -> u32 {
+        self.0.sent_just_now(connection, now)
     }
 }

@@ -5,19 +5,20 @@
 //! the others are ordered by whose turn would be next. A combo that refuses the request (its budget is spent, its
 //! quotas are too low) drops out; if all do, the first refusal is the answer.
 
-use std::sync::Arc;
-
 use crate::breaker::Phase;
 use crate::config::{ComboConfig, ComboEntry, ComboTarget, Strategy, Unit};
 use crate::ids::ComboName;
 
 use super::accounts::Scene;
-use super::strategy::{
-    self, Candidate, Conditions, Deficits, Halt, Ordered, Question, Scope, TurnKey, Turns,
-};
+use super::strategy::{self, Candidate, Conditions, Halt, Ordered, Question, Scope};
+use super::turns::Peeking;
 
-/// Positions of the targets in order, without those that are ruled out.
-pub(super) fn order(scene: &Scene<'_>, combo: &ComboEntry) -> Result<Ordered, Halt> {
+/// Positions of the targets in order, without those that are ruled out. `takes_turn`: the order will be used.
+pub(super) fn order(
+    scene: &Scene<'_>,
+    combo: &ComboEntry,
+    takes_turn: bool,
+) -> Result<Ordered, Halt> {
     let level = Level {
         name: &combo.combo.name,
         strategy: scene.route.strategy,
@@ -25,7 +26,7 @@ pub(super) fn order(scene: &Scene<'_>, combo: &ComboEntry) -> Result<Ordered, Ha
         units: &scene.route.units,
     };
     let mut positions = Vec::with_capacity(scene.route.targets.len());
-    match level.order(scene, true, &mut positions)? {
+    match level.order(scene, takes_turn, &mut positions)? {
         Some(refusal) if positions.is_empty() => Err(refusal),
         Some(_) | None => Ok(positions.into()),
     }
@@ -177,22 +178,5 @@ impl Conditions for UnitConditions<'_> {
             .first()
             .and_then(|target| self.scene.input.config.provider(&target.provider))
             .map_or(0, |entry| entry.connections.len())
-    }
-}
-
-/// Shows whose turn would be next, and takes none.
-struct Peeking<'a>(&'a dyn Turns);
-
-impl Turns for Peeking<'_> {
-    fn take(&self, key: &TurnKey) -> Option<u64> {
-        Some(self.0.peek(key))
-    }
-
-    fn peek(&self, key: &TurnKey) -> u64 {
-        self.0.peek(key)
-    }
-
-    fn deficits(&self, combo: &ComboName) -> Arc<Deficits> {
-        self.0.deficits(combo)
     }
 }

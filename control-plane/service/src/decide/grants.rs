@@ -28,8 +28,6 @@ use super::probe::Probe;
 
 /// Probes lost or refused in one decision after which it is made without any.
 const MAX_PROBES: u32 = 4;
-/// How often a decision is made anew because others were faster at what it rests on.
-const MAX_CONFLICTS: u32 = 16;
 
 /// What one decision is about.
 #[derive(Clone, Copy)]
@@ -144,7 +142,6 @@ impl Decider {
         let random = rand::random();
         let mut passed = Passed::default();
         let mut probes: u32 = 0;
-        let mut conflicts: u32 = 0;
         loop {
             let mut unheld = false;
             let dispatch = match self.decide_on(&question, &view, &turns, random) {
@@ -190,22 +187,22 @@ impl Decider {
                 }
             }
             if !(permit || probe || unheld) {
-                // Under a storm of equal requests an order that is a little unfair beats none.
-                if current.counters.settle(&dispatch) || conflicts >= MAX_CONFLICTS {
+                if turns.settle(&dispatch, self.clock.now()) {
                     return Granted::dispatch(dispatch, false);
                 }
-                conflicts = conflicts.saturating_add(1);
                 continue;
             }
             let mut dispatch = dispatch;
-            while !current.counters.settle(&dispatch) && conflicts < MAX_CONFLICTS {
-                conflicts = conflicts.saturating_add(1);
+            while !turns.settle(&dispatch, self.clock.now()) {
                 match self.decide_on(&question, &view, &turns, random) {
                     Decision::Dispatch(again) if again.connection == dispatch.connection => {
                         dispatch = again;
                     }
                     // Going elsewhere would cost what was taken; being a little unfair does not.
-                    _ => break,
+                    _ => {
+                        turns.settle_anyway(&dispatch, self.clock.now());
+                        break;
+                    }
                 }
             }
             if unheld {

@@ -163,9 +163,9 @@ impl Local<'_> {
                 random,
                 has_credential: &has_credential,
             });
-            let (dispatch, permit) = match decision {
+            let (dispatch, permit, is_unheld) = match decision {
                 Decision::Dispatch(dispatch) => match self.permit(ask, &dispatch) {
-                    Some(permit) => (dispatch, permit),
+                    Some(permit) => (dispatch, permit, false),
                     None => {
                         view.full.insert(dispatch.connection.clone());
                         let sends = dispatch.permit.is_some_and(|demand| {
@@ -186,7 +186,7 @@ impl Local<'_> {
                     match unheld.take() {
                         Some(dispatch) => {
                             self.metrics.local_unheld.inc();
-                            (dispatch, false)
+                            (dispatch, false, true)
                         }
                         None => return (decision, Grants::default(), !view.full.is_empty()),
                     }
@@ -206,7 +206,11 @@ impl Local<'_> {
                     self.metrics.local_permits.inc();
                 }
                 // Going elsewhere would cost what was taken; being a little unfair does not.
-                _ = self.snapshot.counters.settle(&dispatch);
+                if probe || permit || is_unheld {
+                    turns.settle_anyway(&dispatch, self.now);
+                } else if !turns.settle(&dispatch, self.now) {
+                    continue;
+                }
                 let grants = Grants { permit, probe };
                 return (Decision::Dispatch(dispatch), grants, !view.full.is_empty());
             }
@@ -299,6 +303,7 @@ impl Local<'_> {
                         ..deadlines(&self.snapshot.config)
                     },
                     order: dispatch.order,
+                    order_version: self.snapshot.config.version,
                     max_tools: dispatch.max_tools,
                     emergency_max_tokens: dispatch.emergency_max_tokens,
                 }))

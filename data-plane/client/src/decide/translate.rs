@@ -83,7 +83,9 @@ pub(super) fn answer(ask: &Ask, response: proto::DecideResponse) -> Result<Answe
     };
     let step = response.step.ok_or(WireError::Missing("step"))?;
     let decision = match step {
-        proto::decide_response::Step::Dispatch(message) => Step::Dispatch(dispatch(ask, message)?),
+        proto::decide_response::Step::Dispatch(message) => {
+            Step::Dispatch(dispatch(ask, message, response.configuration_version)?)
+        }
         proto::decide_response::Step::Reject(message) => Step::Reject(reject(message)?),
         proto::decide_response::Step::Plan(message) => {
             Step::Plan(Box::new(plan::from_proto(message)?))
@@ -124,7 +126,11 @@ pub(super) fn answer(ask: &Ask, response: proto::DecideResponse) -> Result<Answe
     }))
 }
 
-fn dispatch(ask: &Ask, message: proto::Dispatch) -> Result<Box<Dispatch>, WireError> {
+fn dispatch(
+    ask: &Ask,
+    message: proto::Dispatch,
+    configuration_version: u64,
+) -> Result<Box<Dispatch>, WireError> {
     let attempt = from_proto(message.attempt)?;
     if attempt.id != ask.attempt {
         return Err(invalid("dispatch.attempt.id", "is another attempt's"));
@@ -134,6 +140,7 @@ fn dispatch(ask: &Ask, message: proto::Dispatch) -> Result<Box<Dispatch>, WireEr
     }
     Ok(Box::new(Dispatch {
         order: message.order,
+        order_version: configuration_version,
         attempt,
         pass: message.pass,
         target: message.target,

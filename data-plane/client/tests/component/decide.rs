@@ -225,6 +225,8 @@ async fn a_failing_request_sees_its_own_failure_at_once_here_too() {
     *setting.replicas[0].deciding.lock() = Deciding::Hangs;
     let first = setting.decide("smart").await;
     let sent = dispatched(&first).clone();
+    let snapshot = setting.client.snapshot().expect("a configuration");
+    assert_eq!(sent.order_version, snapshot.config.version);
     let mut next = ask(setting.client.next_attempt(), "smart");
     next.last_failure = Some(LastFailure {
         attempt: sent.attempt,

@@ -209,6 +209,7 @@ impl FakeControl {
                     ..self.deadlines
                 },
                 order: dispatch.order,
+                order_version: self.snapshot.as_ref().unwrap().config.version,
                 max_tools: dispatch.max_tools,
                 emergency_max_tokens: dispatch.emergency_max_tokens,
             })),

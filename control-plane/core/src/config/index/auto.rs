@@ -115,7 +115,7 @@ fn target(provider: &ProviderId, model: &ModelId, index: usize) -> ComboTarget {
         connection: None,
         group: u32::try_from(index).unwrap_or(u32::MAX),
         weight: Finite::ZERO,
-        allowed_connections: Vec::new(),
+        allowed_connections: BTreeSet::new(),
         tags: Vec::new(),
         fallback_only_on_quota_exhaustion: false,
     }

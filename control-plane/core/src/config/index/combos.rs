@@ -260,7 +260,7 @@ impl Walk<'_> {
             group: spot.top.0,
             weight: spot.top.1,
             allowed_connections: written
-                .map(|step| step.allowed_connections.clone())
+                .map(|step| step.allowed_connections.iter().cloned().collect())
                 .unwrap_or_default(),
             tags: written.map(|step| step.tags.clone()).unwrap_or_default(),
             fallback_only_on_quota_exhaustion: written

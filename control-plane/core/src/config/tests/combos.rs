@@ -1,6 +1,7 @@
 //! What the steps of combos come to.
 
 mod cascade;
+mod expansion;
 mod names;
 mod pools;
 
@@ -179,7 +180,13 @@ fn members_of_a_step_reach_its_targets() {
     let [first, second, third] = config.combo("top").unwrap().targets.as_ref() else {
         panic!("not three targets");
     };
-    assert_eq!(first.allowed_connections[0].as_str(), "a1");
+    assert!(
+        first
+            .allowed_connections
+            .iter()
+            .map(ConnectionId::as_str)
+            .eq(["a1"])
+    );
     assert_eq!((first.group, first.weight), (0, Finite::new(12.5).unwrap()));
     assert_eq!(first.tags, ["eu"]);
     assert!(first.fallback_only_on_quota_exhaustion);

@@ -37,7 +37,7 @@ use std::cmp::Reverse;
 
 use crate::config::{AutoConfig, ComboConfig};
 
-use super::{Halt, Order, Ordered, Question, Scope};
+use super::{Halt, Order, Ordered, Question, Scope, quota};
 
 pub use adaptation::{Adaptation, LEAST_SCORE};
 pub use factors::Factors;
@@ -131,7 +131,7 @@ impl Contest<'_> {
     fn within_quota(&self) -> Vec<usize> {
         let cutoff = quota_cutoff(Some(self.config));
         self.select(0..self.assessments.len(), |assessment| {
-            allowance::is_enough(assessment.reading.allowance.left, cutoff)
+            quota::is_enough(assessment.reading.allowance.left, cutoff)
         })
     }
 

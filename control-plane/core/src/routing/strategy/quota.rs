@@ -56,7 +56,7 @@ impl Window {
 
     /// Nothing is left of it now.
     pub(super) fn is_used_up(self, now: Timestamp) -> bool {
-        self.used_now(now) + ROUNDING >= 1.0
+        is_enough(self.used_now(now), 1.0)
     }
 }
 
@@ -140,6 +140,19 @@ pub(in crate::routing) fn limit_until(quota: &QuotaSnapshot) -> Option<Timestamp
     };
     full.or_else(any)
         .or_else(|| Some(quota.observed_at.plus_ms(NO_WINDOW_MS)))
+}
+
+/// When all of these windows began anew; `None` when the end of one is not known, or there is none.
+pub(in crate::routing) fn latest_known_end(
+    mut windows: impl Iterator<Item = Window>,
+) -> Option<Timestamp> {
+    let first = windows.next()?.resets_at;
+    windows.fold(first, |latest, window| Some(latest?.max(window.resets_at?)))
+}
+
+/// Whether a share that is left is at least the one that is asked for.
+pub(in crate::routing) fn is_enough(left: f64, wanted: f64) -> bool {
+    left + ROUNDING >= wanted
 }
 
 fn of_all_models(quota: &QuotaSnapshot) -> impl Iterator<Item = Window> + use<'_> {

@@ -7,7 +7,8 @@
 //! 3. The winner is compared with the next one in the combo's order, which takes its place if it has fewer requests under
 //!    way. The winner pays all the same.
 //!
-//! Quotas and requests under way may be a second old; debts are kept per replica and change by compare-and-swap.
+//! Quotas and requests under way may be a second old, so each replica adds what it sent itself meanwhile; debts are kept
+//! per replica and change by compare-and-swap.
 
 use std::collections::BTreeSet;
 
@@ -125,7 +126,11 @@ fn in_flight(question: &Question<'_>, position: usize) -> u32 {
         .candidates
         .get(position)
         .and_then(|candidate| candidate.connection)
-        .map_or(0, |connection| question.telemetry.in_flight(connection))
+        .map_or(0, |connection| {
+            let told = question.telemetry.in_flight(connection);
+            let not_told_yet = question.turns.sent_just_now(connection, question.now);
+            told.saturating_add(not_told_yet)
+        })
 }
 
 /// Whose turn it is among those with room, as a place in `room`, and what is owed after it.

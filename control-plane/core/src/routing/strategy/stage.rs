@@ -223,6 +223,10 @@ impl Turns for Counters {
     fn deficits(&self, _combo: &ComboName) -> Arc<Deficits> {
         Self::deficits(self)
     }
+
+    fn sent_just_now(&self, _connection: &ConnectionId, _now: Timestamp) -> u32 {
+        0
+    }
 }
 
 impl Conditions for Stage {

@@ -259,6 +259,10 @@ impl Turns for Desk {
     fn deficits(&self, _combo: &ComboName) -> Arc<Deficits> {
         Arc::default()
     }
+
+    fn sent_just_now(&self, _connection: &ConnectionId, _now: Timestamp) -> u32 {
+        0
+    }
 }
 
 impl Telemetry for Desk {

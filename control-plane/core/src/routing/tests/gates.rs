@@ -314,7 +314,7 @@ fn a_combo_waits_for_the_gate() {
 fn a_step_uses_only_its_accounts() {
     let mut world = World::combo(&["p1/k1", "p1/k2"], &["p1/m"], json!({}), no_waits());
     world.change_targets(|targets| {
-        targets[0].allowed_connections = vec![ConnectionId::new("k2").unwrap()];
+        targets[0].allowed_connections = [ConnectionId::new("k2").unwrap()].into();
     });
     let dispatch = world.dispatch();
     assert_eq!(dispatch.connection.as_str(), "k2");
@@ -430,4 +430,21 @@ fn an_account_is_cut_off_until(
             assert_eq!(exclusion.cause, Some(Reason::QuotaExhausted));
         }
     }
+}
+
+#[test]
+fn an_account_whose_quota_ends_nobody_knows_when_is_tried_again_after_the_length_of_the_window() {
+    let mut settings = no_waits();
+    settings["quotaPreflight"] = json!({"enabled": true});
+    let mut world = World::combo(&["p1/a"], &["p1/m"], json!({}), settings);
+    let snapshot = QuotaSnapshot {
+        session: Some(used(1.0, None)),
+        observed_at: START,
+        ..QuotaSnapshot::default()
+    };
+    quota(&mut world, "a", snapshot);
+    world.now = START.plus_ms(5 * 3_600_000 - 1);
+    assert_eq!(only_exclusion(&world).reason, ExclusionReason::QuotaCutoff);
+    world.now = START.plus_ms(5 * 3_600_000);
+    assert_eq!(world.dispatch().connection.as_str(), "a");
 }

@@ -213,16 +213,19 @@ fn a_spent_budget_is_waited_for_by_nobody() {
     assert_eq!(journey.rejection().status, 429);
 }
 
-/// Heads and, after a failure, the target that served, of requests to a `round-robin` combo of A, B and C. `fails` says
-/// which requests fail at their head.
-fn rotation(limit: u32, requests: usize, fails: &[usize]) -> Vec<String> {
-    let mut world = three(json!({"stickyRoundRobinLimit": limit, "maxRetries": 0}));
+/// A combo of this strategy of A, B and C, whose failures cool nothing.
+fn three_by(strategy: Strategy, config: Value) -> World {
+    let mut world = three(config).without_cooling();
     let mut document = Document::clone(&world.config.document);
-    document.combos[0].strategy = Strategy::RoundRobin;
-    for connection in &mut document.connections {
-        connection.disable_cooling = true;
-    }
+    document.combos[0].strategy = strategy;
     world.config = Config::build(document, 1, &Overrides::default()).unwrap();
+    world
+}
+
+/// A `round-robin` combo of A, B and C whose turn is A's.
+fn rotating(limit: u32) -> World {
+    let config = json!({"stickyRoundRobinLimit": limit, "maxRetries": 0});
+    let mut world = three_by(Strategy::RoundRobin, config);
     // A replica starts anywhere; this one starts at A.
     world.counters = (0..)
         .map(|seed| Counters::of(&world.config, None, seed))
@@ -235,13 +238,19 @@ fn rotation(limit: u32, requests: usize, fails: &[usize]) -> Vec<String> {
             next.is_multiple_of(u64::from(3 * limit))
         })
         .unwrap();
+    world
+}
+
+/// Heads and, after a failure, the target that served, of requests. `fails` says which of them fail at their head.
+fn served(world: &mut World, requests: usize, fails: &[usize]) -> Vec<String> {
     (0..requests)
         .map(|request| {
             world.so_far = AttemptsSoFar::default();
             let mut served = String::new();
             for _ in 0..2 {
                 let dispatch = world.dispatch();
-                assert!(world.counters.settle(&dispatch));
+                let turns = DecisionTurns::alone(&world.counters);
+                assert!(turns.settle(&dispatch, world.now));
                 served.push(
                     ["A", "B", "C"][usize::try_from(dispatch.target).unwrap()]
                         .chars()
@@ -262,12 +271,46 @@ fn rotation(limit: u32, requests: usize, fails: &[usize]) -> Vec<String> {
 #[rstest]
 #[case::each_in_turn(1, &[], &["A", "B", "C", "A", "B"])]
 #[case::three_at_a_time(3, &[], &["A", "A", "A", "B", "B", "B", "C", "C", "C", "A"])]
-#[case::failure_within_a_batch(3, &[2], &["A", "A", "AB", "B", "B", "C"])]
-#[case::failure_in_turn(1, &[0], &["AB", "C", "A"])]
+#[case::vector_routing_v_rr3(3, &[2], &["A", "A", "AB", "B", "B", "C"])]
+#[case::vector_routing_v_rr4(1, &[0], &["AB", "C", "A"])]
 fn the_rotation_goes_on_from_the_target_that_served(
     #[case] limit: u32,
     #[case] fails: &[usize],
     #[case] expected: &[&str],
 ) {
-    assert_eq!(rotation(limit, expected.len(), fails), expected);
+    assert_eq!(
+        served(&mut rotating(limit), expected.len(), fails),
+        expected
+    );
+}
+
+#[test]
+fn vector_routing_v_rr5() {
+    let mut world = rotating(3);
+    assert_eq!(served(&mut world, 2, &[]), ["A", "A"]);
+    // The counter still stands at A, which the gates skip; B serves, and its block begins.
+    world.open_breaker("p1", 60_000);
+    assert_eq!(served(&mut world, 4, &[]), ["B", "B", "B", "C"]);
+}
+
+#[test]
+fn vector_routing_v_lk3() {
+    let mut world = three_by(Strategy::Lkgp, json!({"maxRetries": 0}));
+    let record = |provider: &str, account: &str| LastKnownGood {
+        provider: ProviderId::new(provider).unwrap(),
+        connection: Some(ConnectionId::new(account).unwrap()),
+        at: START,
+    };
+    world.telemetry.last_known_good = Some(record("p2", "c2"));
+    let head = world.dispatch();
+    assert_eq!(head.connection.as_str(), "c2");
+    world.fail(&head, &upstream_error(500, "", None));
+    let second = world.dispatch();
+    assert_eq!(second.connection.as_str(), "c1");
+    world.fail(&second, &upstream_error(500, "", None));
+    let third = world.dispatch();
+    let served = record(third.provider.as_str(), third.connection.as_str());
+    world.telemetry.last_known_good = Some(served);
+    world.so_far = AttemptsSoFar::default();
+    assert_eq!(world.dispatch().connection.as_str(), "c3");
 }

@@ -106,3 +106,20 @@ fn what_pools_come_to_is_bounded() {
     let violations = build(value).unwrap_err();
     assert_eq!(violations[0].field, "quotaPools[100]");
 }
+
+/// What a reference to such a combo would cost its accounts, nobody would pay.
+#[test]
+fn no_other_combo_refers_to_one_of_a_pool() {
+    let name = "qtSd/team/a/glm-4.6";
+    for step in [json!(name), json!({"combo": name})] {
+        let mut value = pooled("team");
+        let combo =
+            json!({"name": "c", "config": {"nestedComboMode": "execute"}, "steps": [step, "b/m"]});
+        value["combos"] = json!([combo]);
+        let violations = build(value).unwrap_err();
+        let [violation] = &violations[..] else {
+            panic!("{violations:?}")
+        };
+        assert!(violation.field.starts_with("combos[0].steps[0]"));
+    }
+}

@@ -5,7 +5,6 @@ use crate::telemetry::QuotaSnapshot;
 use crate::time::Timestamp;
 
 use super::super::quota;
-use super::super::score::ROUNDING;
 
 /// How often quotas begin anew where it is not known, in seconds.
 const UNKNOWN_INTERVAL_SECS: f64 = 86_400.0;
@@ -20,7 +19,7 @@ pub(super) struct Allowance {
     pub(super) left: f64,
     /// It was asked for and could not be read.
     pub(super) unreadable: bool,
-    /// When no window is below the cut-off any more; `None` where none is.
+    /// When no window is below the cut-off any more; `None` where none is, and where nobody knows.
     pub(super) returns_at: Option<Timestamp>,
     /// Length of the shortest window, in seconds.
     pub(super) interval_secs: f64,
@@ -44,28 +43,21 @@ impl Allowance {
         };
         let left_of = |window: quota::Window| 1.0 - window.used_now(now);
         let windows = || quota::windows(snapshot, model);
-        let limit_until = quota::limit_until(snapshot).filter(|end| *end > now);
-        let left = if snapshot.unreadable || limit_until.is_some() {
+        let limit_stands = quota::limit_stands(snapshot, now);
+        let left = if snapshot.unreadable || limit_stands {
             0.0
         } else {
             windows().map(left_of).fold(1.0, f64::min)
         };
+        let too_little = windows().filter(|window| !quota::is_enough(left_of(*window), cutoff));
+        let of_limit = snapshot.resets_at.filter(|_| limit_stands);
         Self {
             left,
             unreadable: snapshot.unreadable,
-            returns_at: windows()
-                .filter(|window| !is_enough(left_of(*window), cutoff))
-                .map(|window| window.over_at)
-                .chain(limit_until)
-                .max(),
+            returns_at: quota::latest_known_end(too_little).max(of_limit),
             interval_secs: interval_secs(snapshot),
         }
     }
-}
-
-/// Whether the share that is left is at least the cut-off.
-pub(super) fn is_enough(left: f64, cutoff: f64) -> bool {
-    left + ROUNDING >= cutoff
 }
 
 fn interval_secs(snapshot: &QuotaSnapshot) -> f64 {

@@ -53,7 +53,7 @@ fn window(used: f64, resets_at: Option<Timestamp>) -> QuotaWindow {
 #[case::vector_routing_v_qs1(&[2.0, 1.0], true, "ABAABAABA")]
 #[case::vector_routing_v_qs2(&[50.0, 30.0, 20.0], true, "ABCAABACBA")]
 #[case::vector_routing_v_qs3(&[1.0, 1.0, 1.0], true, "ABCABC")]
-#[case::vector_routing_v_qs4(&[3.0, 1.0], false, "ABB")]
+#[case::none_ends(&[3.0, 1.0], false, "ABB")]
 #[case::no_weight_counts_as_one(&[0.0, -3.0, 1.0], true, "ABCABC")]
 #[case::fractions(&[0.2, 0.1], true, "ABAABAABA")]
 #[case::one(&[1.0], true, "AA")]
@@ -67,7 +67,7 @@ fn accounts_are_dispatched_in_turn(
 }
 
 #[test]
-fn vector_routing_v_qs4_charges_the_one_to_which_most_was_owed() {
+fn the_one_to_which_most_was_owed_pays_even_if_another_serves() {
     let mut stage = stage(&[3.0, 1.0]);
     heads(&mut stage, 2, false);
     let deficits = stage.counters.deficits();

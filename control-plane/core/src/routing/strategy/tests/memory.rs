@@ -26,17 +26,6 @@ fn the_last_one_that_served_is_first(#[case] known: Option<LastKnownGood>, #[cas
 }
 
 #[test]
-fn vector_routing_v_lk3() {
-    let mut desk = Desk::of("ABC");
-    desk.last_known_good = Some(record("pb", Some("cb")));
-    assert_eq!(desk.order(Strategy::Lkgp), "BAC");
-    // B fails, which clears the record; C serves.
-    desk.exclude('B');
-    desk.last_known_good = Some(record("pc", Some("cc")));
-    assert_eq!(desk.order(Strategy::Lkgp), "CAB");
-}
-
-#[test]
 fn of_a_provider_the_account_that_served_is_meant() {
     let mut desk = Desk::accounts("ABC");
     desk.scope = Desk::of("A").scope;

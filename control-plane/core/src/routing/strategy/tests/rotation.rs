@@ -39,8 +39,8 @@ impl Rotation {
 #[rstest]
 #[case::vector_routing_v_rr1(1, &[], "ABCAB")]
 #[case::vector_routing_v_rr2(3, &[], "AAABBBCCCA")]
-#[case::vector_routing_v_rr3(3, &[(3, 'B')], "AAABBC")]
-#[case::vector_routing_v_rr4(1, &[(1, 'B')], "ACA")]
+#[case::a_failure_within_a_block(3, &[(3, 'B')], "AAABBC")]
+#[case::a_failure_in_turn(1, &[(1, 'B')], "ACA")]
 #[case::a_failure_early_in_a_block(3, &[(1, 'C')], "ACCAAABBB")]
 #[case::the_one_before_serves(2, &[(3, 'A')], "AABABB")]
 fn heads_of_successive_requests(
@@ -59,7 +59,7 @@ fn heads_of_successive_requests(
 }
 
 #[test]
-fn vector_routing_v_rr5() {
+fn an_excluded_head_is_passed_over() {
     let mut rotation = Rotation::of("ABC", 3);
     assert_eq!([rotation.request(None), rotation.request(None)], ['A', 'A']);
     rotation.desk.exclude('A');

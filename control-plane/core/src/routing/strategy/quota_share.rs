@@ -7,8 +7,8 @@
 //! 3. The winner is compared with the next one in the combo's order, which takes its place if it has fewer requests under
 //!    way. The winner pays all the same.
 //!
-//! Quotas and requests under way may be a second old, so each replica adds what it sent itself meanwhile; debts are kept
-//! per replica and change by compare-and-swap.
+//! Quotas and requests under way may be a second old, so each replica looks at what it sent itself meanwhile; debts are
+//! kept per replica and change by compare-and-swap. Who has all the permits of its connection out is excluded by a gate.
 
 use std::collections::BTreeSet;
 
@@ -18,6 +18,8 @@ use super::{Candidate, Charge, Deficits, Halt, Order, Ordered, Question, Scope, 
 const UNITS_PER_WEIGHT: f64 = 1_000.0;
 /// What one without a weight is owed per turn: as much as for a weight of 1.
 const DEFAULT_WEIGHT: i64 = 1_000;
+/// Mean latency below which a request is over before telemetry would tell of it, in ms.
+const QUICK_MS: f64 = 1_000.0;
 /// Most entries of [`Deficits`] before those of candidates that are gone are dropped.
 const MAX_DEFICITS: usize = 2_000;
 
@@ -121,16 +123,29 @@ fn is_saturated(question: &Question<'_>, position: usize) -> bool {
         .any(|window| window.is_used_up(question.now))
 }
 
+/// Requests under way: as telemetry tells, or more if more were sent just now and are not over yet, as far as one can
+/// know. Who answers within the time that telemetry takes is not busy with what was sent before.
 fn in_flight(question: &Question<'_>, position: usize) -> u32 {
-    question
-        .candidates
-        .get(position)
-        .and_then(|candidate| candidate.connection)
-        .map_or(0, |connection| {
-            let told = question.telemetry.in_flight(connection);
-            let not_told_yet = question.turns.sent_just_now(connection, question.now);
-            told.saturating_add(not_told_yet)
+    let Some(candidate) = question.candidates.get(position) else {
+        return 0;
+    };
+    let Some(connection) = candidate.connection else {
+        return 0;
+    };
+    let telemetry = question.telemetry;
+    let told = telemetry.in_flight(connection);
+    let sent = question.turns.sent_just_now(connection, question.now);
+    let is_quick = || {
+        let known = telemetry.of_connection(connection, candidate.model);
+        known.is_some_and(|known| {
+            known.requests > 0 && (0.0..QUICK_MS).contains(&known.mean_latency_ms)
         })
+    };
+    if sent > told && !is_quick() {
+        sent
+    } else {
+        told
+    }
 }
 
 /// Whose turn it is among those with room, as a place in `room`, and what is owed after it.

@@ -1,4 +1,7 @@
-//! A question of which every answer can be set, for tests.
+//! A stage on which everything that strategies look at is laid out by hand, for tests.
+//!
+//! Candidates have names, mostly letters: `A` has the key `A`, the provider `pa`, the model `ma` and the account `ca`, and
+//! is a step of its own. An order is written as the names in it.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -9,15 +12,18 @@ use crate::catalogue::{Catalogue, ModelInfo};
 use crate::config::{ComboConfig, Protocol, Strategy};
 use crate::ids::{ComboName, ConnectionId, ModelId, ProviderId};
 use crate::number::Finite;
+use crate::random::Random;
 use crate::routing::RequestFacts;
 use crate::telemetry::{LastKnownGood, Performance, QuotaSnapshot, Telemetry};
 use crate::time::Timestamp;
 
+use super::seed::Seed;
 use super::{
-    Candidate, Charge, Conditions, Deficits, Halt, Ordered, Question, Scope, TurnKey, Turns, of,
+    Candidate, Charge, Conditions, Deficits, Halt, Ordered, Question, Scope, TurnKey, TurnPurpose,
+    Turns, of,
 };
 
-/// When everything happens.
+/// When everything happens: far enough from the epoch for windows that are long over.
 pub(super) const NOW: Timestamp = Timestamp(1_800_000_000_000);
 
 /// A quota of which nothing is known but that it was looked at just now.
@@ -35,12 +41,15 @@ pub(super) struct Actor {
     pub(super) provider: ProviderId,
     pub(super) model: ModelId,
     pub(super) connection: Option<ConnectionId>,
+    pub(super) group: u32,
     pub(super) weight: Finite,
     pub(super) eligible: bool,
     pub(super) phase: Phase,
     pub(super) cap: Option<u32>,
     pub(super) accounts: usize,
     pub(super) in_flight: u32,
+    pub(super) target_requests: Option<u64>,
+    pub(super) connection_requests: u64,
     pub(super) quota: Option<QuotaSnapshot>,
     pub(super) performance: Option<Performance>,
     pub(super) combo_performance: Option<Performance>,
@@ -51,17 +60,21 @@ pub(super) struct Actor {
 impl Actor {
     /// An account at a provider and with a model of its own, of which nothing else is known.
     pub(super) fn new(name: &str) -> Self {
+        let of = name.to_lowercase();
         Self {
             key: name.to_owned(),
-            provider: ProviderId::new(format!("p-{}", name.to_lowercase())).unwrap(),
-            model: ModelId::new(format!("m-{name}")).unwrap(),
-            connection: Some(ConnectionId::new(format!("c-{name}")).unwrap()),
+            provider: ProviderId::new(format!("p{of}")).unwrap(),
+            model: ModelId::new(format!("m{of}")).unwrap(),
+            connection: Some(ConnectionId::new(format!("c{of}")).unwrap()),
+            group: 0,
             weight: Finite::ZERO,
             eligible: true,
             phase: Phase::Closed,
             cap: None,
             accounts: 1,
             in_flight: 0,
+            target_requests: None,
+            connection_requests: 0,
             quota: None,
             performance: None,
             combo_performance: None,
@@ -87,7 +100,7 @@ pub(super) struct Stage {
     pub(super) facts: RequestFacts,
     pub(super) seed: u64,
     pub(super) now: Timestamp,
-    pub(super) session_connection: Option<ConnectionId>,
+    pub(super) sessions: BTreeMap<String, ConnectionId>,
     pub(super) last_known_good: Option<LastKnownGood>,
     pub(super) counters: Counters,
 }
@@ -95,12 +108,20 @@ pub(super) struct Stage {
 /// Numbers that are counted in one place.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
-    turns: RefCell<BTreeMap<TurnKey, u64>>,
+    pub(super) turns: RefCell<BTreeMap<TurnKey, u64>>,
     deficits: RefCell<Arc<Deficits>>,
+    /// Requests that were sent to an account just now.
+    pub(super) sent: BTreeMap<ConnectionId, u32>,
+    /// Counters that all replicas share have to be fetched first.
+    pub(super) shared_are_elsewhere: bool,
 }
 
 impl Stage {
-    pub(super) fn new(actors: Vec<Actor>) -> Self {
+    /// A combo with these targets; each is a step of its own.
+    pub(super) fn new(mut actors: Vec<Actor>) -> Self {
+        for (actor, group) in actors.iter_mut().zip(0..) {
+            actor.group = group;
+        }
         Self {
             actors,
             scope: Scope::Combo(ComboName::new("team").unwrap()),
@@ -108,10 +129,32 @@ impl Stage {
             facts: RequestFacts::new("team", Protocol::Openai),
             seed: 0,
             now: NOW,
-            session_connection: None,
+            sessions: BTreeMap::new(),
             last_known_good: None,
             counters: Counters::default(),
         }
+    }
+
+    /// A combo with a target per letter.
+    pub(super) fn of(letters: &str) -> Self {
+        let actors = letters.chars();
+        Self::new(
+            actors
+                .map(|letter| Actor::new(&letter.to_string()))
+                .collect(),
+        )
+    }
+
+    /// The same as accounts of one provider for one model.
+    pub(super) fn accounts(letters: &str) -> Self {
+        let mut stage = Self::of(letters);
+        let first = stage.actors[0].clone();
+        stage.scope = Scope::Accounts(first.provider.clone());
+        for actor in &mut stage.actors {
+            actor.provider = first.provider.clone();
+            actor.model = first.model.clone();
+        }
+        stage
     }
 
     /// The same with another name.
@@ -120,6 +163,27 @@ impl Stage {
             scope: Scope::Combo(ComboName::new(combo).unwrap()),
             ..self
         }
+    }
+
+    pub(super) fn position(&self, letter: char) -> usize {
+        let is_meant = |actor: &Actor| actor.key == letter.to_string();
+        self.actors.iter().position(is_meant).unwrap()
+    }
+
+    pub(super) fn actor(&mut self, letter: char) -> &mut Actor {
+        let position = self.position(letter);
+        &mut self.actors[position]
+    }
+
+    pub(super) fn exclude(&mut self, letter: char) {
+        self.actor(letter).eligible = false;
+    }
+
+    /// A seed whose random numbers, as a strategy gets them, are like this.
+    pub(super) fn seed_where(&self, holds: impl Fn(&mut Random) -> bool) -> u64 {
+        (0..100_000)
+            .find(|seed| holds(&mut Seed::of(&self.scope).with_number(*seed).random()))
+            .expect("such a seed")
     }
 
     /// Asks something of the candidates as they are now.
@@ -135,13 +199,12 @@ impl Stage {
         let candidates: Vec<Candidate<'_>> = self
             .actors
             .iter()
-            .zip(0..)
-            .map(|(actor, group)| Candidate {
+            .map(|actor| Candidate {
                 key: &actor.key,
                 provider: &actor.provider,
                 model: &actor.model,
                 connection: actor.connection.as_ref(),
-                group,
+                group: actor.group,
                 weight: actor.weight,
             })
             .collect();
@@ -168,19 +231,51 @@ impl Stage {
         Ok(ordered)
     }
 
-    /// The order by keys.
-    pub(super) fn keys(&self, strategy: Strategy) -> Vec<&str> {
-        let ordered = self.order(strategy).unwrap();
-        ordered
-            .order
-            .iter()
-            .map(|position| self.actors[*position].key.as_str())
-            .collect()
+    /// The order as it is written.
+    pub(super) fn written(&self, strategy: Strategy) -> String {
+        self.names(&self.order(strategy).unwrap().order)
+    }
+
+    /// The names of these positions.
+    pub(super) fn names(&self, order: &[usize]) -> String {
+        let keys = order.iter().map(|index| self.actors[*index].key.as_str());
+        keys.collect()
+    }
+
+    /// The order without what the gates skip.
+    pub(super) fn tried(&self, strategy: Strategy) -> String {
+        let mut order = self.order(strategy).unwrap().order;
+        order.retain(|index| self.actors[*index].eligible);
+        self.names(&order)
     }
 
     /// The first of the order.
     pub(super) fn head(&self, strategy: Strategy) -> usize {
         self.order(strategy).unwrap().order[0]
+    }
+
+    /// The first of each of so many requests.
+    pub(super) fn heads(&self, strategy: Strategy, requests: usize) -> String {
+        (0..requests)
+            .map(|_| self.actors[self.head(strategy)].key.as_str())
+            .collect()
+    }
+
+    /// The next turn for this purpose is that one.
+    pub(super) fn set_turn(&self, purpose: TurnPurpose, turn: u64) {
+        let mut turns = self.counters.turns.borrow_mut();
+        turns.insert(self.turn_key(purpose), turn);
+    }
+
+    pub(super) fn next_turn(&self, purpose: TurnPurpose) -> u64 {
+        self.counters.peek(&self.turn_key(purpose))
+    }
+
+    pub(super) fn turn_key(&self, purpose: TurnPurpose) -> TurnKey {
+        TurnKey {
+            scope: self.scope.clone(),
+            purpose,
+        }
     }
 
     fn of_connection(&self, connection: &ConnectionId) -> Option<&Actor> {
@@ -209,10 +304,13 @@ impl Counters {
 
 impl Turns for Counters {
     fn take(&self, key: &TurnKey) -> Option<u64> {
+        if self.shared_are_elsewhere && key.purpose.is_shared() {
+            return None;
+        }
         let mut turns = self.turns.borrow_mut();
         let next = turns.entry(key.clone()).or_default();
         let turn = *next;
-        *next += 1;
+        *next = turn.wrapping_add(1);
         Some(turn)
     }
 
@@ -224,8 +322,8 @@ impl Turns for Counters {
         Self::deficits(self)
     }
 
-    fn sent_just_now(&self, _connection: &ConnectionId, _now: Timestamp) -> u32 {
-        0
+    fn sent_just_now(&self, connection: &ConnectionId, _now: Timestamp) -> u32 {
+        self.sent.get(connection).copied().unwrap_or(0)
     }
 }
 
@@ -248,8 +346,9 @@ impl Conditions for Stage {
 }
 
 impl Telemetry for Stage {
-    fn target_requests(&self, _combo: &ComboName, _key: &str) -> Option<u64> {
-        None
+    fn target_requests(&self, _combo: &ComboName, key: &str) -> Option<u64> {
+        let actor = self.actors.iter().find(|actor| actor.key == key)?;
+        actor.target_requests
     }
 
     fn of_combo(
@@ -268,8 +367,9 @@ impl Telemetry for Stage {
         self.of_connection(connection)?.performance
     }
 
-    fn connection_requests(&self, _connection: &ConnectionId) -> u64 {
-        0
+    fn connection_requests(&self, connection: &ConnectionId) -> u64 {
+        self.of_connection(connection)
+            .map_or(0, |actor| actor.connection_requests)
     }
 
     fn in_flight(&self, connection: &ConnectionId) -> u32 {
@@ -289,8 +389,8 @@ impl Telemetry for Stage {
         None
     }
 
-    fn session_connection(&self, _session: &str) -> Option<ConnectionId> {
-        self.session_connection.clone()
+    fn session_connection(&self, session: &str) -> Option<ConnectionId> {
+        self.sessions.get(session).cloned()
     }
 
     fn adaptation_until(&self, _combo: &ComboName, key: &str) -> Option<Timestamp> {

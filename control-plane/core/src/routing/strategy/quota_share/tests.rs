@@ -6,9 +6,9 @@ use rstest::rstest;
 use crate::config::Strategy;
 use crate::ids::{ConnectionId, ModelId, ProviderId};
 use crate::number::Finite;
-use crate::routing::strategy::Scope;
 use crate::routing::strategy::stage::{Actor, NOW, Stage, seen};
-use crate::telemetry::{QuotaSnapshot, QuotaWindow};
+use crate::routing::strategy::{Deficits, Scope};
+use crate::telemetry::{Performance, QuotaSnapshot, QuotaWindow};
 use crate::time::Timestamp;
 
 use super::MAX_DEFICITS;
@@ -25,7 +25,7 @@ fn stage(weights: &[f64]) -> Stage {
 }
 
 fn keys(stage: &Stage) -> String {
-    stage.keys(Strategy::QuotaShare).concat()
+    stage.written(Strategy::QuotaShare)
 }
 
 /// Heads of as many requests, of which each ends before the next or none does.
@@ -119,14 +119,14 @@ fn vector_routing_v_qs8_a_single_account_at_its_cap_is_used() {
 #[case::weekly(QuotaSnapshot { weekly: Some(window(1.2, None)), ..seen() }, "BA")]
 #[case::weekly_of_the_model(
     QuotaSnapshot {
-        weekly_by_model: vec![(ModelId::new("m-A").unwrap(), window(1.0, None))],
+        weekly_by_model: vec![(ModelId::new("ma").unwrap(), window(1.0, None))],
         ..seen()
     },
     "BA"
 )]
 #[case::weekly_of_another_model(
     QuotaSnapshot {
-        weekly_by_model: vec![(ModelId::new("m-B").unwrap(), window(1.0, None))],
+        weekly_by_model: vec![(ModelId::new("mb").unwrap(), window(1.0, None))],
         ..seen()
     },
     "AB"
@@ -256,4 +256,24 @@ proptest! {
         }
         prop_assert!(stage.counters.deficits().values().all(|owed| *owed == 0));
     }
+}
+
+#[test]
+fn what_was_sent_just_now_counts_unless_it_is_over_quickly() {
+    let mut stage = stage(&[1.0, 1.0]);
+    let a = stage.actors[0].connection.clone().unwrap();
+    stage.counters.sent.insert(a, 1);
+    assert_eq!(keys(&stage), "BA");
+    // As much as telemetry tells of is not told twice.
+    stage.actors[1].in_flight = 1;
+    stage.counters.owe(Deficits::new());
+    assert_eq!(keys(&stage), "AB");
+    stage.actors[1].in_flight = 0;
+    stage.counters.owe(Deficits::new());
+    stage.actors[0].performance = Some(Performance {
+        requests: 3,
+        mean_latency_ms: 999.0,
+        ..Performance::default()
+    });
+    assert_eq!(keys(&stage), "AB");
 }

@@ -18,11 +18,11 @@ fn prices(input: f64, output: f64) -> ModelInfo {
 #[case::vector_routing_v_co3(&[('A', 1.0, 100.0), ('B', 2.0, 2.0)], "ABC")]
 #[case::no_price_is_known(&[], "ABC")]
 fn the_cheapest_input_is_first(#[case] known: &[(char, f64, f64)], #[case] expected: &str) {
-    let mut desk = Desk::of("ABC");
+    let mut stage = Stage::of("ABC");
     for (letter, input, output) in known {
-        desk.info(*letter, prices(*input, *output));
+        stage.set_info(*letter, prices(*input, *output));
     }
-    assert_eq!(desk.order(Strategy::CostOptimized), expected);
+    assert_eq!(stage.written(Strategy::CostOptimized), expected);
 }
 
 #[rstest]
@@ -39,39 +39,39 @@ fn a_request_for_a_premium_model_gets_one_while_there_is_one(
     #[case] usable: &str,
     #[case] ruled_out: &str,
 ) {
-    let mut desk = Desk::of("ABCDE");
-    desk.config.manifest_routing = manifest_routing;
-    desk.facts.tags = tags.iter().map(|tag| (*tag).to_owned()).collect();
-    desk.info('A', prices(1.0, 1.0));
-    desk.info('B', prices(2.0, 1.0));
+    let mut stage = Stage::of("ABCDE");
+    stage.config.manifest_routing = manifest_routing;
+    stage.facts.tags = tags.iter().map(|tag| (*tag).to_owned()).collect();
+    stage.set_info('A', prices(1.0, 1.0));
+    stage.set_info('B', prices(2.0, 1.0));
     for (letter, price) in [('C', 4.0), ('E', 3.0)] {
         let info = ModelInfo {
             premium: Some(true),
             ..prices(price, 1.0)
         };
-        desk.info(letter, info);
+        stage.set_info(letter, info);
     }
     for letter in excluded.chars() {
-        desk.exclude(letter);
+        stage.exclude(letter);
     }
-    let ordered = desk
+    let ordered = stage
         .ask(|question| of(Strategy::CostOptimized).order(question))
         .unwrap();
     let (may, may_not) = ordered.order.split_at(ordered.usable);
-    assert_eq!(desk.letters(may), usable);
-    assert_eq!(desk.letters(may_not), ruled_out);
+    assert_eq!(stage.names(may), usable);
+    assert_eq!(stage.names(may_not), ruled_out);
 }
 
 #[test]
 fn vector_routing_v_cx1() {
-    let mut desk = Desk::of("ABC");
-    assert_eq!(desk.order(Strategy::ContextOptimized), "ABC");
+    let mut stage = Stage::of("ABC");
+    assert_eq!(stage.written(Strategy::ContextOptimized), "ABC");
     for (letter, tokens) in [('A', 128_000), ('B', 1_000_000)] {
         let info = ModelInfo {
             context_window: Some(tokens),
             ..ModelInfo::default()
         };
-        desk.info(letter, info);
+        stage.set_info(letter, info);
     }
-    assert_eq!(desk.order(Strategy::ContextOptimized), "BAC");
+    assert_eq!(stage.written(Strategy::ContextOptimized), "BAC");
 }

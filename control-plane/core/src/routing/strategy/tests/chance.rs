@@ -6,11 +6,11 @@ use super::*;
 
 #[test]
 fn vector_routing_v_ra1() {
-    let mut desk = Desk::of("ABC");
+    let mut stage = Stage::of("ABC");
     let mut seen: BTreeMap<String, u32> = BTreeMap::new();
     for seed in 0..6_000 {
-        desk.seed = seed;
-        *seen.entry(desk.order(Strategy::Random)).or_default() += 1;
+        stage.seed = seed;
+        *seen.entry(stage.written(Strategy::Random)).or_default() += 1;
     }
     assert_eq!(seen.len(), 6);
     for (order, times) in &seen {
@@ -25,24 +25,24 @@ fn vector_routing_v_ra1() {
 #[case::fusion(Strategy::Fusion)]
 #[case::pipeline(Strategy::Pipeline)]
 fn the_order_of_the_combo_is_kept(#[case] strategy: Strategy) {
-    let mut desk = Desk::of("CAB");
+    let mut stage = Stage::of("CAB");
     for seed in 0..20 {
-        desk.seed = seed;
-        assert_eq!(desk.order(strategy), "CAB");
+        stage.seed = seed;
+        assert_eq!(stage.written(strategy), "CAB");
     }
     assert!(of(strategy).keeps_order());
 }
 
 #[test]
 fn vector_routing_v_ff1() {
-    let mut desk = Desk::of("AB");
+    let mut stage = Stage::of("AB");
     let quota = QuotaSnapshot {
         session: Some(window(0.99, HOUR_MS)),
         used: Some(finite(0.99)),
         ..seen()
     };
-    desk.set_quota('A', quota);
-    assert_eq!(desk.order(Strategy::FillFirst), "AB");
+    stage.set_quota('A', quota);
+    assert_eq!(stage.written(Strategy::FillFirst), "AB");
 }
 
 #[test]

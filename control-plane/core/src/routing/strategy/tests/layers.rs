@@ -7,82 +7,84 @@ use crate::config::AutoConfig;
 use crate::routing::layers::apply;
 
 /// The conversation was served by the account of this target before.
-fn stuck(letters: &str, bound: char) -> Desk {
-    let mut desk = Desk::of(letters);
-    desk.config.session_stickiness = Some(true);
-    desk.facts.session = Some("185f8db32271fe25".to_owned());
-    let account = desk.place(bound).connection.clone().unwrap();
-    desk.sessions.insert("185f8db32271fe25".to_owned(), account);
-    desk
+fn stuck(letters: &str, bound: char) -> Stage {
+    let mut stage = Stage::of(letters);
+    stage.config.session_stickiness = Some(true);
+    stage.facts.session = Some("185f8db32271fe25".to_owned());
+    let account = stage.actor(bound).connection.clone().unwrap();
+    stage
+        .sessions
+        .insert("185f8db32271fe25".to_owned(), account);
+    stage
 }
 
-/// Accounts `acc-1` to `acc-3`; the key orders them 3, 2, 1. Each is of the model at its place.
-fn cached(digits: &str, models: &str) -> Desk {
-    let mut desk = Desk::of(digits);
-    for (place, model) in desk.places.iter_mut().zip(models.chars()) {
-        place.connection = Some(connection(&format!("acc-{}", place.key)));
-        place.provider = ProviderId::new("p").unwrap();
-        place.model = ModelId::new(model.to_string()).unwrap();
+/// Accounts `acc-1` to `acc-3`; the key orders them 3, 2, 1. Each is of the model at its actor.
+fn cached(digits: &str, models: &str) -> Stage {
+    let mut stage = Stage::of(digits);
+    for (actor, model) in stage.actors.iter_mut().zip(models.chars()) {
+        actor.connection = Some(connection(&format!("acc-{}", actor.key)));
+        actor.provider = ProviderId::new("p").unwrap();
+        actor.model = ModelId::new(model.to_string()).unwrap();
     }
-    desk.config.prompt_cache_affinity = Some(true);
-    desk.facts.cache_key = Some("pk-123".to_owned());
-    desk
+    stage.config.prompt_cache_affinity = Some(true);
+    stage.facts.cache_key = Some("pk-123".to_owned());
+    stage
 }
 
-impl Desk {
+impl Stage {
     fn layered(&self, strategy: Strategy) -> String {
-        self.layered_within(strategy, self.places.len())
+        self.layered_within(strategy, self.actors.len())
     }
 
     /// With so many, from the first on, that may be moved.
     fn layered_within(&self, strategy: Strategy, movable: usize) -> String {
-        let order: Vec<usize> = (0..self.places.len()).collect();
+        let order: Vec<usize> = (0..self.actors.len()).collect();
         let mut ordered = Ordered {
             movable,
             ..order.into()
         };
         self.ask(|question| apply(&mut ordered, question, strategy));
-        self.letters(&ordered.order)
+        self.names(&ordered.order)
     }
 }
 
 #[test]
 fn the_account_of_the_conversation_is_first() {
-    let mut desk = stuck("ABCD", 'C');
-    assert_eq!(desk.layered(Strategy::LeastUsed), "CABD");
-    assert_eq!(desk.layered(Strategy::RoundRobin), "CDAB");
-    desk.config.session_stickiness = None;
-    assert_eq!(desk.layered(Strategy::LeastUsed), "ABCD");
+    let mut stage = stuck("ABCD", 'C');
+    assert_eq!(stage.layered(Strategy::LeastUsed), "CABD");
+    assert_eq!(stage.layered(Strategy::RoundRobin), "CDAB");
+    stage.config.session_stickiness = None;
+    assert_eq!(stage.layered(Strategy::LeastUsed), "ABCD");
 }
 
 #[rstest]
-#[case::excluded(|desk: &mut Desk| desk.exclude('C'))]
-#[case::another_conversation(|desk: &mut Desk| desk.facts.session = Some("other".to_owned()))]
-#[case::no_conversation(|desk: &mut Desk| desk.facts.session = None)]
-#[case::no_account(|desk: &mut Desk| desk.place('C').connection = None)]
-#[case::little_left(|desk: &mut Desk| desk.set_quota('C', QuotaSnapshot {
+#[case::excluded(|stage: &mut Stage| stage.exclude('C'))]
+#[case::another_conversation(|stage: &mut Stage| stage.facts.session = Some("other".to_owned()))]
+#[case::no_conversation(|stage: &mut Stage| stage.facts.session = None)]
+#[case::no_account(|stage: &mut Stage| stage.actor('C').connection = None)]
+#[case::little_left(|stage: &mut Stage| stage.set_quota('C', QuotaSnapshot {
     session: Some(window(0.85, HOUR_MS)),
     ..seen()
 }))]
-#[case::limit_reached(|desk: &mut Desk| desk.set_quota('C', QuotaSnapshot {
+#[case::limit_reached(|stage: &mut Stage| stage.set_quota('C', QuotaSnapshot {
     limit_reached: true,
     ..seen()
 }))]
-fn the_conversation_moves_on_when_its_account_cannot_serve(#[case] happens: fn(&mut Desk)) {
-    let mut desk = stuck("ABC", 'C');
-    happens(&mut desk);
-    assert_eq!(desk.layered(Strategy::Priority), "ABC");
+fn the_conversation_moves_on_when_its_account_cannot_serve(#[case] happens: fn(&mut Stage)) {
+    let mut stage = stuck("ABC", 'C');
+    happens(&mut stage);
+    assert_eq!(stage.layered(Strategy::Priority), "ABC");
 }
 
 #[test]
 fn enough_left_keeps_the_conversation() {
-    let mut desk = stuck("ABC", 'C');
+    let mut stage = stuck("ABC", 'C');
     let quota = QuotaSnapshot {
         session: Some(window(0.84, HOUR_MS)),
         ..seen()
     };
-    desk.set_quota('C', quota);
-    assert_eq!(desk.layered(Strategy::Priority), "CAB");
+    stage.set_quota('C', quota);
+    assert_eq!(stage.layered(Strategy::Priority), "CAB");
 }
 
 #[rstest]
@@ -95,36 +97,36 @@ fn enough_left_keeps_the_conversation() {
 #[case::a_panel(Strategy::Fusion, "123")]
 #[case::a_pipeline(Strategy::Pipeline, "123")]
 fn equal_prompts_go_to_the_same_account(#[case] strategy: Strategy, #[case] expected: &str) {
-    let mut desk = cached("123", "xxy");
-    assert_eq!(desk.layered(strategy), expected);
-    desk.facts.cache_key = None;
-    assert_eq!(desk.layered(strategy), "123");
-    desk.facts.cache_key = Some("pk-123".to_owned());
-    desk.config.prompt_cache_affinity = None;
-    assert_eq!(desk.layered(strategy), "123");
+    let mut stage = cached("123", "xxy");
+    assert_eq!(stage.layered(strategy), expected);
+    stage.facts.cache_key = None;
+    assert_eq!(stage.layered(strategy), "123");
+    stage.facts.cache_key = Some("pk-123".to_owned());
+    stage.config.prompt_cache_affinity = None;
+    assert_eq!(stage.layered(strategy), "123");
 }
 
 #[test]
 fn models_keep_their_places_even_where_they_alternate() {
-    let desk = cached("123", "xyx");
-    assert_eq!(desk.layered(Strategy::Priority), "321");
-    let desk = cached("231", "xyx");
-    assert_eq!(desk.layered(Strategy::Priority), "231");
+    let stage = cached("123", "xyx");
+    assert_eq!(stage.layered(Strategy::Priority), "321");
+    let stage = cached("231", "xyx");
+    assert_eq!(stage.layered(Strategy::Priority), "231");
 }
 
 #[test]
 fn a_stuck_conversation_keeps_its_head() {
-    let mut desk = cached("123", "xxx");
-    desk.config.session_stickiness = Some(true);
-    desk.facts.session = Some("s".to_owned());
-    desk.sessions.insert("s".to_owned(), connection("acc-1"));
-    assert_eq!(desk.layered(Strategy::LeastUsed), "132");
-    assert_eq!(desk.layered(Strategy::Priority), "132");
+    let mut stage = cached("123", "xxx");
+    stage.config.session_stickiness = Some(true);
+    stage.facts.session = Some("s".to_owned());
+    stage.sessions.insert("s".to_owned(), connection("acc-1"));
+    assert_eq!(stage.layered(Strategy::LeastUsed), "132");
+    assert_eq!(stage.layered(Strategy::Priority), "132");
     // By cache goes before stickiness, and without a key there is none.
-    assert_eq!(desk.layered(Strategy::CacheOptimized), "123");
-    desk.facts.cache_key = None;
-    desk.places.swap(0, 2);
-    assert_eq!(desk.layered(Strategy::CacheOptimized), "132");
+    assert_eq!(stage.layered(Strategy::CacheOptimized), "123");
+    stage.facts.cache_key = None;
+    stage.actors.swap(0, 2);
+    assert_eq!(stage.layered(Strategy::CacheOptimized), "132");
 }
 
 #[rstest]
@@ -140,23 +142,23 @@ fn auto_may_have_looked_at_the_cache(
     #[case] mode_pack: Option<&str>,
     #[case] expected: &str,
 ) {
-    let mut desk = cached("123", "xxx");
-    desk.config.auto = Some(AutoConfig {
+    let mut stage = cached("123", "xxx");
+    stage.config.auto = Some(AutoConfig {
         router: router.map(str::to_owned),
         weights: weight.map(|weight| [("cacheAffinity".to_owned(), finite(weight))].into()),
         mode_pack: mode_pack.map(str::to_owned),
         ..AutoConfig::default()
     });
-    assert_eq!(desk.layered(Strategy::Auto), expected);
+    assert_eq!(stage.layered(Strategy::Auto), expected);
 }
 
 #[test]
 fn what_the_strategy_put_behind_on_purpose_stays_behind() {
-    let desk = cached("123", "xxx");
-    assert_eq!(desk.layered_within(Strategy::Auto, 2), "213");
-    assert_eq!(desk.layered_within(Strategy::Priority, 2), "213");
-    let desk = stuck("ABCD", 'C');
-    assert_eq!(desk.layered_within(Strategy::Auto, 2), "ABCD");
-    assert_eq!(desk.layered_within(Strategy::Auto, 3), "CABD");
-    assert_eq!(desk.layered_within(Strategy::RoundRobin, 0), "ABCD");
+    let stage = cached("123", "xxx");
+    assert_eq!(stage.layered_within(Strategy::Auto, 2), "213");
+    assert_eq!(stage.layered_within(Strategy::Priority, 2), "213");
+    let stage = stuck("ABCD", 'C');
+    assert_eq!(stage.layered_within(Strategy::Auto, 2), "ABCD");
+    assert_eq!(stage.layered_within(Strategy::Auto, 3), "CABD");
+    assert_eq!(stage.layered_within(Strategy::RoundRobin, 0), "ABCD");
 }

@@ -20,33 +20,33 @@ fn record(provider: &str, account: Option<&str>) -> LastKnownGood {
 #[case::no_record(None, "ABC")]
 #[case::a_provider_alone(Some(record("pc", None)), "CAB")]
 fn the_last_one_that_served_is_first(#[case] known: Option<LastKnownGood>, #[case] expected: &str) {
-    let mut desk = Desk::of("ABC");
-    desk.last_known_good = known;
-    assert_eq!(desk.order(Strategy::Lkgp), expected);
+    let mut stage = Stage::of("ABC");
+    stage.last_known_good = known;
+    assert_eq!(stage.written(Strategy::Lkgp), expected);
 }
 
 #[test]
 fn of_a_provider_the_account_that_served_is_meant() {
-    let mut desk = Desk::accounts("ABC");
-    desk.scope = Desk::of("A").scope;
-    desk.last_known_good = Some(record("pa", Some("cc")));
-    assert_eq!(desk.order(Strategy::Lkgp), "CAB");
+    let mut stage = Stage::accounts("ABC");
+    stage.scope = Stage::of("A").scope;
+    stage.last_known_good = Some(record("pa", Some("cc")));
+    assert_eq!(stage.written(Strategy::Lkgp), "CAB");
     // An account that is no longer there means the first of the provider, which a target without an account is too.
-    desk.last_known_good = Some(record("pa", Some("c9")));
-    desk.place('A').connection = None;
-    assert_eq!(desk.order(Strategy::Lkgp), "ABC");
-    desk.last_known_good = Some(record("pa", None));
-    assert_eq!(desk.order(Strategy::Lkgp), "ABC");
+    stage.last_known_good = Some(record("pa", Some("c9")));
+    stage.actor('A').connection = None;
+    assert_eq!(stage.written(Strategy::Lkgp), "ABC");
+    stage.last_known_good = Some(record("pa", None));
+    assert_eq!(stage.written(Strategy::Lkgp), "ABC");
 }
 
 /// Accounts `acc-1` to `acc-3`, written as digits.
-fn accounts(digits: &str, key: Option<&str>) -> Desk {
-    let mut desk = Desk::of(digits);
-    for place in &mut desk.places {
-        place.connection = Some(connection(&format!("acc-{}", place.key)));
+fn accounts(digits: &str, key: Option<&str>) -> Stage {
+    let mut stage = Stage::of(digits);
+    for actor in &mut stage.actors {
+        actor.connection = Some(connection(&format!("acc-{}", actor.key)));
     }
-    desk.facts.cache_key = key.map(str::to_owned);
-    desk
+    stage.facts.cache_key = key.map(str::to_owned);
+    stage
 }
 
 #[rstest]
@@ -61,8 +61,8 @@ fn a_prompt_prefix_has_its_account(
     #[case] key: Option<&str>,
     #[case] expected: &str,
 ) {
-    let desk = accounts(digits, key);
-    assert_eq!(desk.order(Strategy::CacheOptimized), expected);
+    let stage = accounts(digits, key);
+    assert_eq!(stage.written(Strategy::CacheOptimized), expected);
 }
 
 #[test]
@@ -81,14 +81,14 @@ fn scores_are_the_first_128_bits_of_the_hash() {
 
 #[test]
 fn targets_without_an_account_are_known_by_their_key_and_models_of_one_account_stand_together() {
-    let mut desk = accounts("1234", Some("pk-123"));
-    desk.place('4').connection = desk.place('3').connection.clone();
-    assert_eq!(desk.order(Strategy::CacheOptimized), "3421");
+    let mut stage = accounts("1234", Some("pk-123"));
+    stage.actor('4').connection = stage.actor('3').connection.clone();
+    assert_eq!(stage.written(Strategy::CacheOptimized), "3421");
     let mut unpinned = accounts("12", Some("pk-123"));
-    for place in &mut unpinned.places {
-        place.connection = None;
+    for actor in &mut unpinned.actors {
+        actor.connection = None;
     }
-    let order = unpinned.order(Strategy::CacheOptimized);
-    unpinned.places.reverse();
-    assert_eq!(unpinned.order(Strategy::CacheOptimized), order);
+    let order = unpinned.written(Strategy::CacheOptimized);
+    unpinned.actors.reverse();
+    assert_eq!(unpinned.written(Strategy::CacheOptimized), order);
 }

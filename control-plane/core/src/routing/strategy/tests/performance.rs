@@ -20,26 +20,25 @@ fn performance(success_rate: f64, mean_latency_ms: f64) -> Performance {
 }
 
 /// The targets A to D of §8.6.
-fn desk() -> Desk {
-    let mut desk = Desk::of("ABCD");
+fn stage() -> Stage {
+    let mut stage = Stage::of("ABCD");
     for (letter, known) in [
         ('A', performance(0.95, 990.0)),
         ('B', performance(0.99, 9_990.0)),
         ('D', performance(1.0, 490.0)),
     ] {
-        let model = desk.place(letter).model.clone();
-        desk.of_model.insert(model, known);
+        stage.set_performance(letter, known);
     }
-    desk.place('D').phase = HALF_OPEN;
-    desk
+    stage.actor('D').phase = HALF_OPEN;
+    stage
 }
 
-/// The desk with only these targets, drawn as given.
-fn drawn(desk: &mut Desk, letters: &str, first: char, second: char) {
-    desk.places.retain(|place| letters.contains(&place.key));
-    let count = desk.places.len();
-    let wanted = (desk.position(first), desk.position(second));
-    desk.seed = desk.seed_where(|random| two_of(random, count) == wanted);
+/// The stage with only these targets, drawn as given.
+fn drawn(stage: &mut Stage, letters: &str, first: char, second: char) {
+    stage.actors.retain(|actor| letters.contains(&actor.key));
+    let count = stage.actors.len();
+    let wanted = (stage.position(first), stage.position(second));
+    stage.seed = stage.seed_where(|random| two_of(random, count) == wanted);
 }
 
 #[rstest]
@@ -54,26 +53,26 @@ fn the_better_of_two_is_first(
     #[case] second: char,
     #[case] expected: &str,
 ) {
-    let mut desk = desk();
-    drawn(&mut desk, letters, first, second);
-    assert_eq!(desk.order(Strategy::P2c), expected);
+    let mut stage = stage();
+    drawn(&mut stage, letters, first, second);
+    assert_eq!(stage.written(Strategy::P2c), expected);
 }
 
 #[test]
 fn vector_routing_v_2c3() {
-    let mut desk = Desk::of("ABC");
-    drawn(&mut desk, "ABC", 'B', 'A');
-    assert_eq!(desk.order(Strategy::P2c), "BAC");
-    drawn(&mut desk, "ABC", 'A', 'B');
-    assert_eq!(desk.order(Strategy::P2c), "ABC");
+    let mut stage = Stage::of("ABC");
+    drawn(&mut stage, "ABC", 'B', 'A');
+    assert_eq!(stage.written(Strategy::P2c), "BAC");
+    drawn(&mut stage, "ABC", 'A', 'B');
+    assert_eq!(stage.written(Strategy::P2c), "ABC");
 }
 
 #[test]
 fn vector_routing_v_2c4() {
-    let mut desk = desk();
-    desk.place('A').phase = OPEN;
-    drawn(&mut desk, "ABC", 'A', 'C');
-    assert_eq!(desk.order(Strategy::P2c), "CAB");
+    let mut stage = stage();
+    stage.actor('A').phase = OPEN;
+    drawn(&mut stage, "ABC", 'A', 'C');
+    assert_eq!(stage.written(Strategy::P2c), "CAB");
 }
 
 #[test]
@@ -88,7 +87,7 @@ fn pairs_are_drawn_evenly_and_never_twice_the_same() {
         assert_ne!(first, second);
         assert!((880..=1_120).contains(&times), "{times}");
     }
-    assert_eq!(Desk::of("A").order(Strategy::P2c), "A");
+    assert_eq!(Stage::of("A").written(Strategy::P2c), "A");
 }
 
 #[rstest]
@@ -96,36 +95,31 @@ fn pairs_are_drawn_evenly_and_never_twice_the_same() {
 #[case::no_latency(performance(f64::INFINITY, f64::INFINITY))]
 #[case::nothing_counted(Performance { requests: 0, ..Performance::default() })]
 fn what_says_nothing_is_unknown(#[case] known: Performance) {
-    let mut desk = Desk::of("AB");
-    let model = desk.place('A').model.clone();
-    desk.of_model.insert(model, known);
+    let mut stage = Stage::of("AB");
+    stage.set_performance('A', known);
     // As good as B, of which nothing is known: neither beats the other.
-    drawn(&mut desk, "AB", 'A', 'B');
-    assert_eq!(desk.order(Strategy::P2c), "AB");
-    drawn(&mut desk, "AB", 'B', 'A');
-    assert_eq!(desk.order(Strategy::P2c), "BA");
+    drawn(&mut stage, "AB", 'A', 'B');
+    assert_eq!(stage.written(Strategy::P2c), "AB");
+    drawn(&mut stage, "AB", 'B', 'A');
+    assert_eq!(stage.written(Strategy::P2c), "BA");
 }
 
 #[test]
 fn what_only_fails_is_worse_than_unknown() {
-    let mut desk = Desk::of("AB");
-    let model = desk.place('A').model.clone();
-    desk.of_model.insert(model, performance(0.0, 0.0));
-    drawn(&mut desk, "AB", 'A', 'B');
-    assert_eq!(desk.order(Strategy::P2c), "BA");
+    let mut stage = Stage::of("AB");
+    stage.set_performance('A', performance(0.0, 0.0));
+    drawn(&mut stage, "AB", 'A', 'B');
+    assert_eq!(stage.written(Strategy::P2c), "BA");
 }
 
 #[test]
 fn accounts_are_compared_by_their_own_performance() {
-    let mut desk = Desk::accounts("AB");
-    desk.of_connection
-        .insert(connection("ca"), performance(0.5, 5_000.0));
-    desk.of_connection
-        .insert(connection("cb"), performance(0.9, 500.0));
-    let model = desk.place('A').model.clone();
-    desk.of_model.insert(model, performance(1.0, 1.0));
-    drawn(&mut desk, "AB", 'A', 'B');
-    assert_eq!(desk.order(Strategy::P2c), "BA");
+    let mut stage = Stage::accounts("AB");
+    stage.actor('A').performance = Some(performance(0.5, 5_000.0));
+    stage.actor('B').performance = Some(performance(0.9, 500.0));
+    stage.set_performance('A', performance(1.0, 1.0));
+    drawn(&mut stage, "AB", 'A', 'B');
+    assert_eq!(stage.written(Strategy::P2c), "BA");
 }
 
 #[rstest]
@@ -133,23 +127,23 @@ fn accounts_are_compared_by_their_own_performance() {
 #[case::vector_routing_v_lu2(&[], "ABC")]
 #[case::never_counted_is_none(&[('A', 1), ('C', 2)], "BAC")]
 fn the_least_used_is_first(#[case] counts: &[(char, u64)], #[case] expected: &str) {
-    let mut desk = Desk::of("ABC");
+    let mut stage = Stage::of("ABC");
     for (letter, count) in counts {
-        desk.target_requests.insert(letter.to_string(), *count);
+        stage.actor(*letter).target_requests = Some(*count);
     }
-    assert_eq!(desk.order(Strategy::LeastUsed), expected);
+    assert_eq!(stage.written(Strategy::LeastUsed), expected);
 }
 
 #[test]
 fn vector_routing_v_lu3() {
     // Two accounts of one model, first as targets of a combo, then as accounts of an unpinned target.
-    let mut targets = Desk::accounts("AB");
-    targets.scope = Desk::of("A").scope;
-    targets.target_requests.insert("A".to_owned(), 5);
-    targets.target_requests.insert("B".to_owned(), 0);
-    assert_eq!(targets.order(Strategy::LeastUsed), "BA");
-    let mut accounts = Desk::accounts("AB");
-    accounts.connection_requests.insert(connection("ca"), 5);
-    accounts.target_requests.insert("B".to_owned(), 9);
-    assert_eq!(accounts.order(Strategy::LeastUsed), "BA");
+    let mut targets = Stage::accounts("AB");
+    targets.scope = Stage::of("A").scope;
+    targets.actor('A').target_requests = Some(5);
+    targets.actor('B').target_requests = Some(0);
+    assert_eq!(targets.written(Strategy::LeastUsed), "BA");
+    let mut accounts = Stage::accounts("AB");
+    accounts.actor('A').connection_requests = 5;
+    accounts.actor('B').target_requests = Some(9);
+    assert_eq!(accounts.written(Strategy::LeastUsed), "BA");
 }

@@ -151,7 +151,7 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn desks()(
+    fn stages()(
         known in prop::collection::vec(candidates(), 0..30),
         config in configs(),
         seed in any::<u64>(),
@@ -160,26 +160,26 @@ prop_compose! {
         session in prop::option::of(0..4_u8),
         good in prop::option::of((0..4_u8, prop::option::of(0..4_u8))),
         of_accounts in any::<bool>(),
-    ) -> Desk {
-        let mut desk = Desk::of("");
-        desk.config = config;
-        desk.seed = seed;
-        desk.facts.cache_key = cache_key;
-        desk.facts.tags = vec!["premium".to_owned()];
+    ) -> Stage {
+        let mut stage = Stage::of("");
+        stage.config = config;
+        stage.seed = seed;
+        stage.facts.cache_key = cache_key;
+        stage.facts.tags = vec!["premium".to_owned()];
         if let Some(number) = session {
-            desk.facts.session = Some("s".to_owned());
-            desk.sessions.insert("s".to_owned(), connection(&format!("c{number}")));
+            stage.facts.session = Some("s".to_owned());
+            stage.sessions.insert("s".to_owned(), connection(&format!("c{number}")));
         }
-        desk.last_known_good = good.map(|(provider, account)| LastKnownGood {
+        stage.last_known_good = good.map(|(provider, account)| LastKnownGood {
             provider: ProviderId::new(format!("p{provider}")).unwrap(),
             connection: account.map(|account| connection(&format!("c{account}"))),
             at: NOW,
         });
         if of_accounts {
-            desk.scope = Scope::Accounts(ProviderId::new("p0").unwrap());
+            stage.scope = Scope::Accounts(ProviderId::new("p0").unwrap());
         }
         for (number, known) in known.into_iter().enumerate() {
-            desk.put(number, known);
+            stage.put(number, known);
         }
         for purpose in [
             TurnPurpose::RoundRobin,
@@ -187,53 +187,47 @@ prop_compose! {
             TurnPurpose::StrictRandom,
             TurnPurpose::Tie,
         ] {
-            desk.set_turn(purpose, turn);
+            stage.set_turn(purpose, turn);
         }
-        desk
+        stage
     }
 }
 
-impl Desk {
+impl Stage {
     fn put(&mut self, number: usize, known: Known) {
         let [provider, model, account] = known.names;
-        let account = connection(&format!("c{account}"));
-        let place = Place {
+        self.actors.push(Actor {
             // Some have the same key, as nothing forbids.
             key: format!("k{}", number / 2),
             provider: ProviderId::new(format!("p{provider}")).unwrap(),
             model: ModelId::new(format!("m{model}")).unwrap(),
-            connection: known.has_connection.then(|| account.clone()),
+            connection: known
+                .has_connection
+                .then(|| connection(&format!("c{account}"))),
             group: known.group,
             weight: known.weight,
             eligible: known.eligible,
             phase: known.phase,
-        };
-        self.prices
-            .insert((place.provider.clone(), place.model.clone()), known.info);
-        if let Some(requests) = known.requests {
-            self.target_requests.insert(place.key.clone(), requests);
-            self.connection_requests.insert(account.clone(), requests);
-        }
-        if let Some(performance) = known.performance {
-            self.of_model.insert(place.model.clone(), performance);
-            self.of_connection.insert(account.clone(), performance);
-        }
-        if let Some(quota) = known.quota {
-            self.quotas.insert(account, Arc::new(quota));
-        }
-        self.places.push(place);
+            target_requests: known.requests,
+            connection_requests: known.requests.unwrap_or(0),
+            performance: known.performance,
+            combo_performance: known.performance,
+            quota: known.quota,
+            info: known.info,
+            ..Actor::new("A")
+        });
     }
 
     /// The order of a strategy from the turns as they are, and the same after the layers.
     fn both_orders(&self, strategy: Strategy) -> [Vec<usize>; 2] {
-        let turns = self.turns.borrow().clone();
+        let turns = self.counters.turns.borrow().clone();
         let result = self.ask(|question| {
             let ordered = of(strategy).order(question).unwrap();
             let mut layered = ordered.clone();
             layers::apply(&mut layered, question, strategy);
             [ordered.order, layered.order]
         });
-        *self.turns.borrow_mut() = turns;
+        *self.counters.turns.borrow_mut() = turns;
         result
     }
 }
@@ -246,13 +240,13 @@ fn assert_permutation(order: &[usize], count: usize) {
 
 proptest! {
     #[test]
-    fn every_strategy_gives_every_candidate_once_and_the_same_for_the_same(desk in desks()) {
+    fn every_strategy_gives_every_candidate_once_and_the_same_for_the_same(stage in stages()) {
         for strategy in Strategy::ALL.iter().copied() {
-            let orders = desk.both_orders(strategy);
+            let orders = stage.both_orders(strategy);
             for order in &orders {
-                assert_permutation(order, desk.places.len());
+                assert_permutation(order, stage.actors.len());
             }
-            prop_assert_eq!(&desk.both_orders(strategy), &orders, "{:?}", strategy);
+            prop_assert_eq!(&stage.both_orders(strategy), &orders, "{:?}", strategy);
         }
     }
 

@@ -25,16 +25,16 @@ fn limit_reached() -> QuotaSnapshot {
 }
 
 /// The accounts A to E of §8.10.
-fn five() -> Desk {
-    let mut desk = Desk::of("ABCDE");
-    desk.set_quota('A', of_a());
-    desk.set_quota(
+fn five() -> Stage {
+    let mut stage = Stage::of("ABCDE");
+    stage.set_quota('A', of_a());
+    stage.set_quota(
         'B',
         quota(window(0.6, HOUR_MS / 2), window(0.8, DAY_MS / 2)),
     );
-    desk.set_quota('C', quota(window(0.95, HOUR_MS), window(0.4, 3 * DAY_MS)));
-    desk.set_quota('E', limit_reached());
-    desk
+    stage.set_quota('C', quota(window(0.95, HOUR_MS), window(0.4, 3 * DAY_MS)));
+    stage.set_quota('E', limit_reached());
+    stage
 }
 
 fn of_a() -> QuotaSnapshot {
@@ -56,16 +56,15 @@ fn assert_score(quota: &QuotaSnapshot, expected: f64) {
 
 #[test]
 fn vector_routing_v_rsa1() {
-    let desk = five();
+    let mut stage = five();
     for (letter, expected) in [('A', 0.2683), ('B', 0.5616), ('C', 0.1816)] {
-        let account = connection(&format!("c{}", letter.to_ascii_lowercase()));
-        assert_score(&desk.quotas[&account], expected);
+        assert_score(stage.actor(letter).quota.as_ref().unwrap(), expected);
     }
     assert!((score(None) - 0.5).abs() < f64::EPSILON);
     assert!(score(Some(&limit_reached())).is_infinite());
-    assert_eq!(desk.heads(Strategy::ResetAware, 3), "BBB");
-    assert_eq!(desk.order(Strategy::ResetAware), "BDACE");
-    assert_eq!(desk.next_turn(TurnPurpose::Tie), 0, "no turn was needed");
+    assert_eq!(stage.heads(Strategy::ResetAware, 3), "BBB");
+    assert_eq!(stage.written(Strategy::ResetAware), "BDACE");
+    assert_eq!(stage.next_turn(TurnPurpose::Tie), 0, "no turn was needed");
 }
 
 #[test]
@@ -80,14 +79,16 @@ fn vector_routing_v_rsa2() {
 #[test]
 fn vector_routing_v_rsa3() {
     // Only the weekly window counts, and it just began: the score is a quarter of what is left, plus what is overdue.
-    let mut desk = Desk::of("ABC");
-    desk.config.reset_aware_session_weight = Some(Finite::ZERO);
+    let mut stage = Stage::of("ABC");
+    stage.config.reset_aware_session_weight = Some(Finite::ZERO);
     for (letter, score) in [('A', 0.56), ('B', 0.53), ('C', 0.30)] {
         // Begun anew already: 0.25·(1 − used) + 0.75·used.
         let used = (score - 0.25) / 0.5;
-        desk.set_quota(letter, quota(None, past_window(used, 1)));
+        stage.set_quota(letter, quota(None, past_window(used, 1)));
     }
-    let orders: Vec<String> = (0..4).map(|_| desk.order(Strategy::ResetAware)).collect();
+    let orders: Vec<String> = (0..4)
+        .map(|_| stage.written(Strategy::ResetAware))
+        .collect();
     assert_eq!(orders, ["ABC", "BAC", "ABC", "BAC"]);
 }
 
@@ -125,58 +126,62 @@ fn weights_are_brought_to_one_and_both_zero_is_the_default() {
 
 #[test]
 fn an_excluded_account_takes_no_turn_from_its_equals() {
-    let mut desk = Desk::of("ABCD");
-    desk.exclude('A');
-    assert_eq!(desk.heads(Strategy::ResetAware, 6), "BCDBCD");
+    let mut stage = Stage::of("ABCD");
+    stage.exclude('A');
+    assert_eq!(stage.heads(Strategy::ResetAware, 6), "BCDBCD");
     let end = quota(None, window(0.5, HOUR_MS));
     for letter in ['A', 'B', 'C'] {
-        desk.set_quota(letter, end.clone());
+        stage.set_quota(letter, end.clone());
     }
-    desk.set_turn(TurnPurpose::Tie, 0);
-    let orders: Vec<String> = (0..3).map(|_| desk.order(Strategy::ResetWindow)).collect();
+    stage.set_turn(TurnPurpose::Tie, 0);
+    let orders: Vec<String> = (0..3)
+        .map(|_| stage.written(Strategy::ResetWindow))
+        .collect();
     assert_eq!(orders, ["BCDA", "CBDA", "BCDA"]);
 }
 
 /// The weekly windows of these accounts end after so many ms.
-fn weekly(ends: &[(char, u64)]) -> Desk {
-    let mut desk = Desk::of("ABC");
+fn weekly(ends: &[(char, u64)]) -> Stage {
+    let mut stage = Stage::of("ABC");
     for (letter, left_ms) in ends {
-        desk.set_quota(*letter, quota(None, window(0.5, *left_ms)));
+        stage.set_quota(*letter, quota(None, window(0.5, *left_ms)));
     }
-    desk
+    stage
 }
 
 #[test]
 fn vector_routing_v_rw1() {
-    let desk = weekly(&[('A', 3 * DAY_MS), ('B', 5 * HOUR_MS)]);
-    assert_eq!(desk.order(Strategy::ResetWindow), "BAC");
+    let stage = weekly(&[('A', 3 * DAY_MS), ('B', 5 * HOUR_MS)]);
+    assert_eq!(stage.written(Strategy::ResetWindow), "BAC");
 }
 
 #[test]
 fn vector_routing_v_rw2() {
-    let mut desk = weekly(&[('A', HOUR_MS), ('B', HOUR_MS + 30_000), ('C', 2 * DAY_MS)]);
-    let orders: Vec<String> = (0..4).map(|_| desk.order(Strategy::ResetWindow)).collect();
+    let mut stage = weekly(&[('A', HOUR_MS), ('B', HOUR_MS + 30_000), ('C', 2 * DAY_MS)]);
+    let orders: Vec<String> = (0..4)
+        .map(|_| stage.written(Strategy::ResetWindow))
+        .collect();
     assert_eq!(orders, ["ABC", "BAC", "ABC", "BAC"]);
-    desk.config.reset_window_tie_band_ms = Some(0);
-    assert_eq!(desk.heads(Strategy::ResetWindow, 2), "AA");
+    stage.config.reset_window_tie_band_ms = Some(0);
+    assert_eq!(stage.heads(Strategy::ResetWindow, 2), "AA");
 }
 
 #[test]
 fn vector_routing_v_rw3() {
-    let mut desk = Desk::of("AB");
-    desk.set_quota('A', quota(None, past_window(0.5, 3 * DAY_MS)));
-    desk.set_quota('B', quota(None, past_window(0.5, 1_000)));
-    assert_eq!(desk.heads(Strategy::ResetWindow, 4), "ABAB");
+    let mut stage = Stage::of("AB");
+    stage.set_quota('A', quota(None, past_window(0.5, 3 * DAY_MS)));
+    stage.set_quota('B', quota(None, past_window(0.5, 1_000)));
+    assert_eq!(stage.heads(Strategy::ResetWindow, 4), "ABAB");
 }
 
 #[test]
 fn vector_routing_v_rw4() {
-    let mut desk = Desk::of("AB");
+    let mut stage = Stage::of("AB");
     let mut reached = quota(None, window(1.0, 60_000));
     reached.limit_reached = true;
-    desk.set_quota('A', reached);
-    desk.set_quota('B', quota(None, window(0.5, 2 * DAY_MS)));
-    assert_eq!(desk.order(Strategy::ResetWindow), "BA");
+    stage.set_quota('A', reached);
+    stage.set_quota('B', quota(None, window(0.5, 2 * DAY_MS)));
+    assert_eq!(stage.written(Strategy::ResetWindow), "BA");
 }
 
 #[rstest]
@@ -190,55 +195,55 @@ fn windows_that_count(
     #[case] include_session: Option<bool>,
     #[case] expected: &str,
 ) {
-    let mut desk = Desk::of("AB");
-    desk.config.reset_windows = windows;
-    desk.config.reset_window_include_session = include_session;
-    desk.set_quota('A', quota(window(0.5, HOUR_MS), window(0.5, 3 * DAY_MS)));
-    desk.set_quota('B', quota(window(0.5, 2 * HOUR_MS), window(0.5, DAY_MS)));
-    assert_eq!(desk.order(Strategy::ResetWindow), expected);
+    let mut stage = Stage::of("AB");
+    stage.config.reset_windows = windows;
+    stage.config.reset_window_include_session = include_session;
+    stage.set_quota('A', quota(window(0.5, HOUR_MS), window(0.5, 3 * DAY_MS)));
+    stage.set_quota('B', quota(window(0.5, 2 * HOUR_MS), window(0.5, DAY_MS)));
+    assert_eq!(stage.written(Strategy::ResetWindow), expected);
 }
 
 #[test]
 fn without_a_named_window_any_end_counts_and_then_the_overall_one() {
-    let mut desk = Desk::of("ABC");
+    let mut stage = Stage::of("ABC");
     let overall = QuotaSnapshot {
         resets_at: Some(NOW.plus_ms(3 * HOUR_MS)),
         ..seen()
     };
-    desk.set_quota('A', overall);
+    stage.set_quota('A', overall);
     let of_model = QuotaSnapshot {
         weekly_by_model: vec![
             (ModelId::new("another").unwrap(), window(0.5, 1)),
-            (desk.place('B').model.clone(), window(0.5, HOUR_MS)),
+            (stage.actor('B').model.clone(), window(0.5, HOUR_MS)),
         ],
         ..seen()
     };
-    desk.set_quota('B', of_model);
-    desk.set_quota('C', quota(window(0.5, 2 * HOUR_MS), None));
-    assert_eq!(desk.order(Strategy::ResetWindow), "BCA");
+    stage.set_quota('B', of_model);
+    stage.set_quota('C', quota(window(0.5, 2 * HOUR_MS), None));
+    assert_eq!(stage.written(Strategy::ResetWindow), "BCA");
 }
 
 #[test]
 fn vector_routing_v_hr1() {
-    let mut desk = Desk::of("ABCD");
-    desk.set_quota('A', quota(window(0.30, HOUR_MS), window(0.60, DAY_MS)));
-    desk.set_quota('B', quota(window(0.50, HOUR_MS), window(0.20, DAY_MS)));
-    desk.set_quota('D', quota(window(0.90, HOUR_MS), window(0.10, DAY_MS)));
-    let left = |account: &str| headroom::left(desk.quotas.get(account).map(AsRef::as_ref), NOW);
-    for (account, expected) in [("ca", 0.4), ("cb", 0.5), ("cc", 1.0), ("cd", 0.1)] {
-        assert!((left(account) - expected).abs() < 1e-12, "{account}");
+    let mut stage = Stage::of("ABCD");
+    stage.set_quota('A', quota(window(0.30, HOUR_MS), window(0.60, DAY_MS)));
+    stage.set_quota('B', quota(window(0.50, HOUR_MS), window(0.20, DAY_MS)));
+    stage.set_quota('D', quota(window(0.90, HOUR_MS), window(0.10, DAY_MS)));
+    for (actor, expected) in stage.actors.iter().zip([0.4, 0.5, 1.0, 0.1]) {
+        let left = headroom::left(actor.quota.as_ref(), NOW);
+        assert!((left - expected).abs() < 1e-12, "{}", actor.key);
     }
-    assert_eq!(desk.order(Strategy::Headroom), "CBAD");
+    assert_eq!(stage.written(Strategy::Headroom), "CBAD");
 }
 
 #[test]
 fn vector_routing_v_hr2() {
-    let mut desk = Desk::of("BCA");
-    assert_eq!(desk.order(Strategy::Headroom), "BCA");
+    let mut stage = Stage::of("BCA");
+    assert_eq!(stage.written(Strategy::Headroom), "BCA");
     for letter in ['A', 'B', 'C'] {
-        desk.set_quota(letter, quota(window(0.5, HOUR_MS), None));
+        stage.set_quota(letter, quota(window(0.5, HOUR_MS), None));
     }
-    assert_eq!(desk.order(Strategy::Headroom), "BCA");
+    assert_eq!(stage.written(Strategy::Headroom), "BCA");
 }
 
 #[rstest]
@@ -308,15 +313,15 @@ fn without_an_end_what_was_seen_is_over_after_the_length_of_the_window(
 
 #[test]
 fn a_limit_of_a_window_ends_with_it() {
-    let mut desk = Desk::of("AB");
-    desk.set_quota('A', ago(limit_reached(), DAY_MS - 1));
-    desk.set_quota(
+    let mut stage = Stage::of("AB");
+    stage.set_quota('A', ago(limit_reached(), DAY_MS - 1));
+    stage.set_quota(
         'B',
         quota(window(0.9, 5 * HOUR_MS), window(0.9, 7 * DAY_MS)),
     );
-    assert_eq!(desk.order(Strategy::ResetAware), "BA");
-    desk.set_quota('A', ago(limit_reached(), DAY_MS));
-    assert_eq!(desk.order(Strategy::ResetAware), "AB");
+    assert_eq!(stage.written(Strategy::ResetAware), "BA");
+    stage.set_quota('A', ago(limit_reached(), DAY_MS));
+    assert_eq!(stage.written(Strategy::ResetAware), "AB");
 }
 
 #[test]
@@ -329,21 +334,24 @@ fn a_session_that_began_anew_is_not_guarded() {
 
 #[test]
 fn who_may_not_use_the_model_this_week_is_last() {
-    let mut desk = Desk::of("ABC");
+    let mut stage = Stage::of("ABC");
     let of_model = |model: &ModelId, left_ms| QuotaSnapshot {
         weekly_by_model: vec![(model.clone(), window(1.0, left_ms))],
         ..quota(window(0.0, 5 * HOUR_MS), window(0.0, 7 * DAY_MS))
     };
-    let (a, b) = (desk.place('A').model.clone(), desk.place('B').model.clone());
-    desk.set_quota('A', of_model(&a, HOUR_MS));
-    desk.set_quota(
+    let (a, b) = (
+        stage.actor('A').model.clone(),
+        stage.actor('B').model.clone(),
+    );
+    stage.set_quota('A', of_model(&a, HOUR_MS));
+    stage.set_quota(
         'C',
         quota(window(1.0, 5 * HOUR_MS), window(0.9, 7 * DAY_MS)),
     );
-    assert_eq!(desk.order(Strategy::ResetAware), "BCA");
+    assert_eq!(stage.written(Strategy::ResetAware), "BCA");
     // That of another model does not matter.
-    desk.set_quota('A', of_model(&b, HOUR_MS));
-    assert_eq!(desk.order(Strategy::ResetAware), "BAC");
-    desk.set_quota('A', of_model(&a, 0));
-    assert_eq!(desk.order(Strategy::ResetAware), "BAC");
+    stage.set_quota('A', of_model(&b, HOUR_MS));
+    assert_eq!(stage.written(Strategy::ResetAware), "BAC");
+    stage.set_quota('A', of_model(&a, 0));
+    assert_eq!(stage.written(Strategy::ResetAware), "BAC");
 }

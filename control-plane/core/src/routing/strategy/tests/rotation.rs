@@ -6,31 +6,31 @@ use super::*;
 
 /// A replica that walks requests through the rotation as the driver does.
 struct Rotation {
-    desk: Desk,
+    stage: Stage,
     limit: u32,
 }
 
 impl Rotation {
     fn of(letters: &str, limit: u32) -> Self {
-        let mut desk = Desk::of(letters);
-        desk.config.sticky_round_robin_limit = Some(limit);
-        Self { desk, limit }
+        let mut stage = Stage::of(letters);
+        stage.config.sticky_round_robin_limit = Some(limit);
+        Self { stage, limit }
     }
 
     /// One request, served by the first that is not excluded, or by `served` after that one failed. Which is tried
     /// first.
     fn request(&self, served: Option<char>) -> char {
-        let order = self.desk.order(Strategy::RoundRobin);
+        let order = self.stage.written(Strategy::RoundRobin);
         let mut tried = order
             .chars()
-            .filter(|letter| self.desk.places[self.desk.position(*letter)].eligible);
+            .filter(|letter| self.stage.actors[self.stage.position(*letter)].eligible);
         let first = tried.next().unwrap();
         let served = served.unwrap_or(first);
         if !order.starts_with(served) {
-            let next = self.desk.next_turn(TurnPurpose::RoundRobin);
-            let served = self.desk.position(served);
+            let next = self.stage.next_turn(TurnPurpose::RoundRobin);
+            let served = self.stage.position(served);
             let raised = served_position(next, self.limit, order.len(), served);
-            self.desk.set_turn(TurnPurpose::RoundRobin, raised);
+            self.stage.set_turn(TurnPurpose::RoundRobin, raised);
         }
         first
     }
@@ -62,7 +62,7 @@ fn heads_of_successive_requests(
 fn an_excluded_head_is_passed_over() {
     let mut rotation = Rotation::of("ABC", 3);
     assert_eq!([rotation.request(None), rotation.request(None)], ['A', 'A']);
-    rotation.desk.exclude('A');
+    rotation.stage.exclude('A');
     // The counter still stands at A, which the gates skip; B serves, and its block begins.
     let heads: String = (0..4).map(|_| rotation.request(None)).collect();
     assert_eq!(heads, "BBBC");
@@ -70,14 +70,14 @@ fn an_excluded_head_is_passed_over() {
 
 #[test]
 fn three_requests_stay_with_a_target_unless_configured_otherwise() {
-    assert_eq!(Desk::of("ABC").heads(Strategy::RoundRobin, 7), "AAABBBC");
+    assert_eq!(Stage::of("ABC").heads(Strategy::RoundRobin, 7), "AAABBBC");
 }
 
 #[test]
 fn the_rest_follows_cyclically() {
-    let desk = Desk::of("ABCD");
-    desk.set_turn(TurnPurpose::RoundRobin, 6);
-    assert_eq!(desk.order(Strategy::RoundRobin), "CDAB");
+    let stage = Stage::of("ABCD");
+    stage.set_turn(TurnPurpose::RoundRobin, 6);
+    assert_eq!(stage.written(Strategy::RoundRobin), "CDAB");
 }
 
 #[rstest]
@@ -109,8 +109,8 @@ fn assert_dealt_evenly(heads: &str, targets: usize) {
 
 #[test]
 fn vector_routing_v_sr1() {
-    let desk = Desk::of("ABC");
-    let heads = desk.heads(Strategy::StrictRandom, 300);
+    let stage = Stage::of("ABC");
+    let heads = stage.heads(Strategy::StrictRandom, 300);
     assert_dealt_evenly(&heads, 3);
     // Shuffled, not rotated.
     let decks: BTreeSet<&[u8]> = heads.as_bytes().chunks_exact(3).collect();
@@ -120,7 +120,7 @@ fn vector_routing_v_sr1() {
 #[test]
 fn vector_routing_v_sr2() {
     // The same targets, listed otherwise, since one replica has a newer configuration.
-    let replicas = [Desk::of("ABC"), Desk::of("CAB")];
+    let replicas = [Stage::of("ABC"), Stage::of("CAB")];
     let mut random = Random::new(3);
     let mut heads = String::new();
     for turn in 0..300 {
@@ -133,15 +133,15 @@ fn vector_routing_v_sr2() {
 
 #[test]
 fn decks_differ_between_combos_and_with_the_targets() {
-    let heads = |desk: &Desk| desk.heads(Strategy::StrictRandom, 60);
-    let mut other = Desk::of("ABC");
+    let heads = |stage: &Stage| stage.heads(Strategy::StrictRandom, 60);
+    let mut other = Stage::of("ABC");
     other.scope = Scope::Combo(ComboName::new("d").unwrap());
-    assert_ne!(heads(&Desk::of("ABC")), heads(&other));
-    let more = Desk::of("ABCD");
+    assert_ne!(heads(&Stage::of("ABC")), heads(&other));
+    let more = Stage::of("ABCD");
     assert_dealt_evenly(&heads(&more), 4);
     // Without the new target the others do not just close ranks.
     let without_d: String = heads(&more).replace('D', "");
-    let of_three = heads(&Desk::of("ABC"));
+    let of_three = heads(&Stage::of("ABC"));
     assert_ne!(without_d.as_bytes()[..30], of_three.as_bytes()[..30]);
     // A counter in the middle of a deck of three deals from a deck of four as if it had always done so.
     more.set_turn(TurnPurpose::StrictRandom, 40);
@@ -150,16 +150,16 @@ fn decks_differ_between_combos_and_with_the_targets() {
 
 #[test]
 fn the_shared_turn_is_asked_for() {
-    let mut desk = Desk::of("ABC");
-    desk.shared_turns_are_elsewhere = true;
-    let halt = desk.ask(|question| of(Strategy::StrictRandom).order(question));
+    let mut stage = Stage::of("ABC");
+    stage.counters.shared_are_elsewhere = true;
+    let halt = stage.ask(|question| of(Strategy::StrictRandom).order(question));
     let key = TurnKey {
-        scope: desk.scope,
+        scope: stage.scope,
         purpose: TurnPurpose::StrictRandom,
     };
     assert_eq!(halt, Err(Halt::TakeTurn(key)));
     // One target needs no deck.
-    let mut single = Desk::of("A");
-    single.shared_turns_are_elsewhere = true;
-    assert_eq!(single.order(Strategy::StrictRandom), "A");
+    let mut single = Stage::of("A");
+    single.counters.shared_are_elsewhere = true;
+    assert_eq!(single.written(Strategy::StrictRandom), "A");
 }

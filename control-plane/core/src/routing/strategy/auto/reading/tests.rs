@@ -145,9 +145,9 @@ fn a_tag_names_the_class_that_is_wanted(
 }
 
 #[rstest]
-#[case::no_session(None, Some("c-A"), [0.5, 0.5, 0.5])]
+#[case::no_session(None, Some("ca"), [0.5, 0.5, 0.5])]
 #[case::unknown_session(Some("s"), None, [0.5, 0.5, 0.5])]
-#[case::bound(Some("s"), Some("c-A"), [1.0, 0.1, 0.5])]
+#[case::bound(Some("s"), Some("ca"), [1.0, 0.1, 0.5])]
 fn a_conversation_is_bound_to_a_connection(
     #[case] session: Option<&str>,
     #[case] connection: Option<&str>,
@@ -159,7 +159,10 @@ fn a_conversation_is_bound_to_a_connection(
     };
     let mut stage = Stage::new(vec![Actor::new("A"), Actor::new("B"), unpinned]);
     stage.facts.session = session.map(str::to_owned);
-    stage.session_connection = connection.map(|name| ConnectionId::new(name).unwrap());
+    if let Some(name) = connection {
+        let connection = ConnectionId::new(name).unwrap();
+        stage.sessions.insert("s".to_owned(), connection);
+    }
     let readings = stage.ask(|question| read(question, false));
     let found: Vec<f64> = readings
         .iter()
@@ -238,14 +241,14 @@ mod allowances {
     )]
     #[case::of_the_model(
         QuotaSnapshot {
-            weekly_by_model: vec![(ModelId::new("m-A").unwrap(), window(0.8, None))],
+            weekly_by_model: vec![(ModelId::new("ma").unwrap(), window(0.8, None))],
             ..snapshot()
         },
         0.2
     )]
     #[case::of_another_model(
         QuotaSnapshot {
-            weekly_by_model: vec![(ModelId::new("m-B").unwrap(), window(0.8, None))],
+            weekly_by_model: vec![(ModelId::new("mb").unwrap(), window(0.8, None))],
             ..snapshot()
         },
         1.0
@@ -259,7 +262,7 @@ mod allowances {
         #[case] quota: QuotaSnapshot,
         #[case] expected: f64,
     ) {
-        let model = ModelId::new("m-A").unwrap();
+        let model = ModelId::new("ma").unwrap();
         let allowance = Allowance::of(Some(&quota), &model, 0.0, NOW);
         assert!((allowance.left - expected).abs() < 1e-12, "{allowance:?}");
         assert_eq!(allowance.unreadable, quota.unreadable);
@@ -271,7 +274,7 @@ mod allowances {
     #[case::weekly(QuotaSnapshot { weekly: Some(window(0.0, None)), ..snapshot() }, 604_800.0)]
     #[case::monthly(QuotaSnapshot { monthly: Some(window(0.0, None)), ..snapshot() }, 2_592_000.0)]
     fn the_shortest_window_is_the_interval(#[case] quota: QuotaSnapshot, #[case] expected: f64) {
-        let model = ModelId::new("m-A").unwrap();
+        let model = ModelId::new("ma").unwrap();
         let allowance = Allowance::of(Some(&quota), &model, 0.0, NOW);
         assert_eq!(allowance.interval_secs, expected);
     }

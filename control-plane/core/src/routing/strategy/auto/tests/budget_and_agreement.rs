@@ -22,7 +22,7 @@ fn priced(budget: f64) -> Stage {
     // Without a budget the dearest would be picked.
     auto(&mut stage).router = Some("lkgp".to_owned());
     stage.last_known_good = Some(LastKnownGood {
-        provider: ProviderId::new("p-a").unwrap(),
+        provider: ProviderId::new("pa").unwrap(),
         connection: None,
         at: NOW,
     });

@@ -14,12 +14,16 @@
 //! | `o:<key>` | string | a value outside the change stream |
 //! | `t:<key>` | string | the next number of a shared counter |
 //!
-//! Besides, `tidegate:1:{announce}:schemas` is a hash of announced schemas.
+//! Besides, `tidegate:1:{announce}:schemas` is a hash of announced schemas, `tidegate:1:{blobs}:index` one of the blobs
+//! of replicas, and `tidegate:1:{blobs}:b:<replica>` such a blob.
 
 use tidegate_core::ids::{PlaneIncarnation, Shard};
 
 /// The schemas that replicas announced.
 pub const ANNOUNCED: &str = "tidegate:1:{announce}:schemas";
+
+/// The versions of the replicas' blobs. The scripts make the names of the blobs of it.
+pub const BLOBS: &str = "tidegate:1:{blobs}:index";
 
 /// What all keys of a shard begin with.
 #[must_use]

@@ -5,7 +5,7 @@ use tidegate_core::ids::PlaneIncarnation;
 use tidegate_core::time::Timestamp;
 use tidegate_core::version::{Incarnation, Revision, Version};
 use tidegate_store::hot::{
-    Announcement, Cell, Change, HotStoreError, Refusal, RefusalReason, ReportMark, ShardCheck,
+    Announcement, Blob, Cell, Change, HotStoreError, Refusal, RefusalReason, ReportMark, ShardCheck,
     ShardImage, ShardWrite, SwapOutcome, SwapRefusal, WriteOutcome,
 };
 
@@ -207,6 +207,29 @@ pub(crate) fn announced(answer: Value) -> Result<Vec<Announcement>, HotStoreErro
         });
     }
     Ok(announced)
+}
+
+/// The answer of `put_blob_v1`.
+pub(crate) fn blob_put(answer: Value) -> Result<u64, HotStoreError> {
+    number(Some(answer), "version of a blob")
+}
+
+/// The answer of `blobs_v1`.
+pub(crate) fn blobs(answer: Value) -> Result<Vec<Blob>, HotStoreError> {
+    let mut parts = list(answer, "answer of a reading of blobs")?;
+    let mut blobs = Vec::with_capacity(parts.len() / 3);
+    while let Some(replica) = parts.next() {
+        let replica = bytes(Some(replica)).and_then(|name| String::from_utf8(name).ok());
+        blobs.push(Blob {
+            replica: replica.ok_or_else(|| protocol("name of a replica"))?,
+            version: number(parts.next(), "version of a blob")?,
+            payload: match parts.next() {
+                Some(Value::Nil | Value::Boolean(false)) => None,
+                payload => Some(bytes(payload).ok_or_else(|| protocol("a blob"))?),
+            },
+        });
+    }
+    Ok(blobs)
 }
 
 type Held = (Vec<tidegate_store::hot::Entry>, Vec<ReportMark>);

@@ -14,6 +14,8 @@ pub(crate) struct Scripts {
     pub(crate) swap: Script,
     pub(crate) cell: Script,
     pub(crate) turn: Script,
+    pub(crate) put_blob: Script,
+    pub(crate) blobs: Script,
 }
 
 impl Scripts {
@@ -27,6 +29,8 @@ impl Scripts {
             swap: Script::new(include_str!("../scripts/swap_v1.lua")),
             cell: Script::new(include_str!("../scripts/cell_v1.lua")),
             turn: Script::new(include_str!("../scripts/turn_v1.lua")),
+            put_blob: Script::new(include_str!("../scripts/put_blob_v1.lua")),
+            blobs: Script::new(include_str!("../scripts/blobs_v1.lua")),
         }
     }
 }

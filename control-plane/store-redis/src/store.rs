@@ -1,5 +1,6 @@
 //! The port, over scripts.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -9,9 +10,11 @@ use redis::ScriptInvocation;
 use tidegate_core::ids::Shard;
 use tidegate_core::time::Timestamp;
 use tidegate_core::version::Incarnation;
-use tidegate_store::hot::bounds::{check_incarnations, check_key};
+use tidegate_store::hot::bounds::{
+    MAX_BLOBS, check_blob, check_incarnations, check_key, check_known,
+};
 use tidegate_store::hot::{
-    Announcement, Cell, Followed, HotStore, HotStoreError, MARK_TTL, ShardCheck, ShardImage,
+    Announcement, Blob, Cell, Followed, HotStore, HotStoreError, MARK_TTL, ShardCheck, ShardImage,
     ShardWrite, Swap, SwapOutcome, VersionVector, WriteOutcome,
 };
 
@@ -198,6 +201,29 @@ impl HotStore for RedisHotStore {
 
     async fn announced(&self) -> Result<Vec<Announcement>, HotStoreError> {
         self.announce_and_list("", 0, 0).await
+    }
+
+    async fn put_blob(
+        &self,
+        replica: &str,
+        payload: Vec<u8>,
+        ttl: Duration,
+    ) -> Result<u64, HotStoreError> {
+        check_blob(replica, &payload)?;
+        let mut put = self.scripts.put_blob.key(keys::BLOBS);
+        // An end at once is none that the server takes.
+        put.arg(replica).arg(millis(ttl).max(1));
+        put.arg(payload).arg(MAX_BLOBS);
+        reply::blob_put(self.link.invoke(self.limits.read, &put).await?)
+    }
+
+    async fn blobs(&self, known: &BTreeMap<String, u64>) -> Result<Vec<Blob>, HotStoreError> {
+        check_known(known)?;
+        let mut blobs = self.scripts.blobs.key(keys::BLOBS);
+        for (replica, version) in known {
+            blobs.arg(replica).arg(*version);
+        }
+        reply::blobs(self.link.invoke(self.limits.read, &blobs).await?)
     }
 
     async fn time(&self) -> Result<Timestamp, HotStoreError> {

@@ -5,7 +5,7 @@
 //! to the memory itself (flush, lost writes, an older state, another server, a clock that steps) is done to
 //! the store behind it: see [`crate::memory::MemoryHotStore`] and [`FaultyHotStore::store`].
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::hot::{
-    Announcement, Cell, Followed, HotStore, HotStoreError, ShardCheck, ShardImage, ShardWrite,
+    Announcement, Blob, Cell, Followed, HotStore, HotStoreError, ShardCheck, ShardImage, ShardWrite,
     Swap, SwapOutcome, VersionVector, WriteOutcome,
 };
 
@@ -308,6 +308,19 @@ impl<S: HotStore + ?Sized> HotStore for FaultyHotStore<S> {
 
     async fn announced(&self) -> Result<Vec<Announcement>, HotStoreError> {
         self.pass(self.store.announced()).await
+    }
+
+    async fn put_blob(
+        &self,
+        replica: &str,
+        payload: Vec<u8>,
+        ttl: Duration,
+    ) -> Result<u64, HotStoreError> {
+        self.pass(self.store.put_blob(replica, payload, ttl)).await
+    }
+
+    async fn blobs(&self, known: &BTreeMap<String, u64>) -> Result<Vec<Blob>, HotStoreError> {
+        self.pass(self.store.blobs(known)).await
     }
 
     async fn time(&self) -> Result<Timestamp, HotStoreError> {

@@ -8,6 +8,7 @@
 
 pub mod bounds;
 
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::time::Duration;
 
@@ -274,6 +275,18 @@ pub struct Announcement {
     pub schema: u32,
 }
 
+/// What one replica publishes for the others, whole and replaced whole. It is in no shard and no change stream, and who
+/// wants the newest reads it now and then.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blob {
+    /// Whose.
+    pub replica: String,
+    /// Differs each time it is published.
+    pub version: u64,
+    /// What it holds; `None` when the reader has this version.
+    pub payload: Option<Vec<u8>>,
+}
+
 /// The port. Every method has a time limit of its own inside the adapter.
 #[async_trait]
 pub trait HotStore: Debug + Send + Sync + 'static {
@@ -326,6 +339,19 @@ pub trait HotStore: Debug + Send + Sync + 'static {
 
     /// Everything announced and not forgotten.
     async fn announced(&self) -> Result<Vec<Announcement>, HotStoreError>;
+
+    /// Publishes a replica's blob in place of its last one; forgotten after `ttl`. When there are more than
+    /// [`bounds::MAX_BLOBS`], the one that would be forgotten first is. Returns its version.
+    async fn put_blob(
+        &self,
+        replica: &str,
+        payload: Vec<u8>,
+        ttl: Duration,
+    ) -> Result<u64, HotStoreError>;
+
+    /// Every replica's blob that is not forgotten, in no particular order. The payloads of those whose version is
+    /// `known` already are left out.
+    async fn blobs(&self, known: &BTreeMap<String, u64>) -> Result<Vec<Blob>, HotStoreError>;
 
     /// The store's time.
     async fn time(&self) -> Result<Timestamp, HotStoreError>;

@@ -10,6 +10,7 @@
 //! server may suffer can be done to it on purpose: [`MemoryHotStore::flush`], [`MemoryHotStore::swap_server`],
 //! [`MemoryHotStore::restart_from`], [`MemoryHotStore::lose_last_writes`], [`MemoryHotStore::step_clock`].
 
+mod blobs;
 mod cells;
 pub mod clock;
 mod damage;
@@ -29,11 +30,12 @@ use tidegate_core::time::Timestamp;
 use tidegate_core::version::Incarnation;
 use tokio::sync::watch;
 
-use crate::hot::bounds::{check_incarnations, check_key};
+use crate::hot::bounds::{check_blob, check_incarnations, check_key, check_known};
 use crate::hot::{
-    Announcement, Cell, Followed, HotStore, HotStoreError, ShardCheck, ShardImage, ShardWrite,
-    Swap, SwapOutcome, VersionVector, WriteOutcome,
+    Announcement, Blob, Cell, Followed, HotStore, HotStoreError, ShardCheck, ShardImage,
+    ShardWrite, Swap, SwapOutcome, VersionVector, WriteOutcome,
 };
+use blobs::Blobs;
 use clock::{Clock, SystemClock};
 pub use damage::MemoryImage;
 use damage::Undo;
@@ -75,6 +77,7 @@ struct Inner {
     /// What was written last, oldest first. Locked after shards.
     undo: Mutex<VecDeque<Undo>>,
     announced: Mutex<Announced>,
+    blobs: Mutex<Blobs>,
     /// Counts changes of any shard; followers wait on it.
     changed: watch::Sender<u64>,
 }
@@ -101,6 +104,7 @@ impl MemoryHotStore {
                 shards: std::array::from_fn(|_| Mutex::default()),
                 undo: Mutex::default(),
                 announced: Mutex::default(),
+                blobs: Mutex::default(),
                 changed: watch::Sender::new(0),
             }),
         }
@@ -290,6 +294,26 @@ impl HotStore for MemoryHotStore {
                 schema: *schema,
             })
             .collect())
+    }
+
+    async fn put_blob(
+        &self,
+        replica: &str,
+        payload: Vec<u8>,
+        ttl: Duration,
+    ) -> Result<u64, HotStoreError> {
+        check_blob(replica, &payload)?;
+        let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+        let mut blobs = self.inner.blobs.lock();
+        let now = self.inner.now();
+        Ok(blobs.put(replica, payload, now, now.plus_ms(ttl_ms)))
+    }
+
+    async fn blobs(&self, known: &BTreeMap<String, u64>) -> Result<Vec<Blob>, HotStoreError> {
+        check_known(known)?;
+        let mut blobs = self.inner.blobs.lock();
+        let now = self.inner.now();
+        Ok(blobs.list(known, now))
     }
 
     async fn time(&self) -> Result<Timestamp, HotStoreError> {

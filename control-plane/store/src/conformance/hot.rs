@@ -13,6 +13,7 @@
 //! (an expiry, a `not_after`).
 
 pub mod announcements;
+pub mod blobs;
 pub mod bounds;
 pub mod cells;
 pub mod concurrency;
@@ -105,6 +106,11 @@ macro_rules! hot_store_conformance {
             cells::cells_are_bounded,
             announcements::announcements_expire,
             announcements::an_announcement_replaces_the_last_of_its_replica,
+            blobs::a_blob_replaces_the_last_of_its_replica,
+            blobs::a_known_blob_comes_without_its_payload,
+            blobs::no_blob_after_a_loss_is_taken_for_a_known_one,
+            blobs::blobs_expire,
+            blobs::blobs_are_bounded,
             time::time_in_answers_does_not_run_back,
             time::the_store_clock_shows_the_stores_time,
         }

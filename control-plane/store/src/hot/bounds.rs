@@ -1,7 +1,7 @@
 //! Bounds of the contract. Every adapter checks them before it sends anything, so that no adapter accepts
 //! what another one cannot keep.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_core::version::Incarnation;
 
@@ -13,6 +13,10 @@ pub const MAX_KEY_BYTES: usize = 512;
 pub const MAX_PAYLOAD_BYTES: usize = 256 * 1024;
 /// Longest name of a replica in an announcement, in bytes.
 pub const MAX_REPLICA_BYTES: usize = 128;
+/// Largest blob of a replica, in bytes.
+pub const MAX_BLOB_BYTES: usize = 2 * 1024 * 1024;
+/// Most blobs that are kept.
+pub const MAX_BLOBS: usize = 64;
 /// Largest number that travels as a number of the store's scripts, which count in doubles.
 pub const MAX_EXACT_NUMBER: u64 = (1 << 53) - 1;
 
@@ -98,13 +102,40 @@ impl Announcement {
     /// # Errors
     /// [`HotStoreError::Bounds`] with the bound that it breaks.
     pub fn check_bounds(&self) -> Result<(), HotStoreError> {
-        if self.replica.is_empty() || self.replica.len() > MAX_REPLICA_BYTES {
-            return Err(HotStoreError::Bounds(
-                "a replica's name that is empty or longer than 128 bytes",
-            ));
-        }
-        Ok(())
+        check_replica(&self.replica)
     }
+}
+
+fn check_replica(replica: &str) -> Result<(), HotStoreError> {
+    if replica.is_empty() || replica.len() > MAX_REPLICA_BYTES {
+        return Err(HotStoreError::Bounds(
+            "a replica's name that is empty or longer than 128 bytes",
+        ));
+    }
+    Ok(())
+}
+
+/// Whether a blob may be published.
+///
+/// # Errors
+/// [`HotStoreError::Bounds`] with the bound that it breaks.
+pub fn check_blob(replica: &str, payload: &[u8]) -> Result<(), HotStoreError> {
+    check_replica(replica)?;
+    if payload.len() > MAX_BLOB_BYTES {
+        return Err(HotStoreError::Bounds("a blob larger than 2 MiB"));
+    }
+    Ok(())
+}
+
+/// Whether this many blobs may be said to be known.
+///
+/// # Errors
+/// [`HotStoreError::Bounds`] when they are more than there can be.
+pub fn check_known(known: &BTreeMap<String, u64>) -> Result<(), HotStoreError> {
+    if known.len() > MAX_BLOBS {
+        return Err(HotStoreError::Bounds("more than 64 known blobs"));
+    }
+    Ok(())
 }
 
 /// Whether a successor of these incarnations can be counted.

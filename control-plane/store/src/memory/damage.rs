@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use tidegate_core::ids::Shard;
 
+use super::blobs::Held;
 use super::shard::{Before, MemoryShard};
 use super::{Announced, Inner, MemoryHotStore};
 
@@ -12,6 +13,7 @@ use super::{Announced, Inner, MemoryHotStore};
 pub struct MemoryImage {
     shards: Vec<MemoryShard>,
     announced: Announced,
+    blobs: Held,
 }
 
 /// What takes a write back.
@@ -29,6 +31,7 @@ impl MemoryHotStore {
                 **shard = MemoryShard::default();
             }
             announced.clear();
+            self.inner.blobs.lock().restore(Held::default());
             self.inner.undo.lock().clear();
         });
     }
@@ -48,6 +51,7 @@ impl MemoryHotStore {
                 .map(|shard| MemoryShard::clone(shard))
                 .collect(),
             announced: self.inner.announced.lock().clone(),
+            blobs: self.inner.blobs.lock().image(),
         }
     }
 
@@ -58,6 +62,7 @@ impl MemoryHotStore {
                 **shard = MemoryShard::clone(old);
             }
             announced.clone_from(&image.announced);
+            self.inner.blobs.lock().restore(image.blobs.clone());
             self.inner.undo.lock().clear();
         });
     }
@@ -69,6 +74,7 @@ impl MemoryHotStore {
                 **shard = MemoryShard::default();
             }
             announced.clear();
+            self.inner.blobs.lock().restore(Held::default());
             self.inner.undo.lock().clear();
         });
     }

@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use prost::Message as _;
 
-const FILES: [&str; 6] = [
+const FILES: [&str; 7] = [
     "tidegate/common/v1/common.proto",
     "tidegate/routing/v1/routing.proto",
     "tidegate/report/v1/report.proto",
+    "tidegate/report/v1/telemetry.proto",
     "tidegate/config/v1/config.proto",
     "tidegate/lease/v1/lease.proto",
     "tidegate/admin/v1/admin.proto",

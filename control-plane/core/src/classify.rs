@@ -35,6 +35,7 @@ use crate::outcome::{LocalFault, Outcome, StreamFault, TransportFault};
 use crate::settings::{ProviderClass, ProviderPolicy, RuleScope};
 use crate::time::Timestamp;
 
+pub(crate) use hints::reset_at;
 pub use rules::RuleBook;
 pub(crate) use rules::RuleBooks;
 

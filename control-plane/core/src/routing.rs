@@ -62,7 +62,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::classify::{Classification, Origin, Reason};
 use crate::config::{ApiKey, BudgetFallback, Config, Protocol};
-use crate::ids::{ConnectionId, EgressId, ModelId, ProviderId, Shard};
+use crate::ids::{ComboName, ConnectionId, EgressId, ModelId, ProviderId, Shard};
 use crate::number::Finite;
 use crate::outcome::Attempt;
 use crate::state::{ConnectionState, ProviderState};
@@ -308,6 +308,10 @@ pub struct Dispatch {
     pub pass: u32,
     /// Position of the target, for [`PriorAttempt::target`].
     pub target: u32,
+    /// Its execution key, for what is counted of it (`routing.md` §1.3).
+    pub target_key: Arc<str>,
+    /// The combo it is a target of.
+    pub combo: Option<ComboName>,
     /// What was excluded before this one was chosen, in order, at most [`MAX_EXCLUSIONS`].
     pub excluded: Vec<Exclusion>,
     /// For [`AttemptsSoFar::order`].

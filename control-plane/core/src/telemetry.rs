@@ -1,6 +1,18 @@
 //! What strategies know of the past: counts, latencies, quotas, who is busy (decision 37).
 //!
 //! All of it is fleet-wide with a delay of about a second, and may be missing: strategies say what they do without it.
+//!
+//! | room | what it holds |
+//! |---|---|
+//! | [`track`] | outcomes and latencies of one thing, with decay |
+//! | [`aggregate`] | what one process saw, and how that is added to what others saw |
+//! | [`fleet`] | the sum of it as decisions read it |
+//! | [`quota`] | quotas: from headers, and from several who tell them |
+
+pub mod aggregate;
+pub mod fleet;
+pub mod quota;
+pub mod track;
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -14,7 +26,7 @@ use crate::time::Timestamp;
 /// Outcomes and latencies of something, smoothed over the recent past.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Performance {
-    /// Attempts that ended, ever.
+    /// Attempts that ended: ever, or within the time that was asked about.
     pub requests: u64,
     /// Share of them that succeeded, 0..=1.
     pub success_rate: f64,

@@ -11,6 +11,7 @@ use tidegate_store::durable::DurableStore;
 use crate::checkpoint::Checkpoint;
 use crate::clock::Clock;
 use crate::config::Published;
+use crate::fleet::Gatherer;
 use crate::hot::Hot;
 use crate::permits::Permits;
 use crate::record::Recorder;
@@ -33,6 +34,7 @@ pub(crate) struct Admin {
     pub(crate) config: Arc<Published>,
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) permits: Arc<Permits>,
+    pub(crate) fleet: Arc<Gatherer>,
     pub(crate) checkpoint: Arc<Checkpoint>,
     pub(crate) schemas: Arc<Schemas>,
     pub(crate) live: Live,

@@ -30,6 +30,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::clock::{Clock, local_now};
 use crate::config::{Current, Published};
+use crate::fleet::Gatherer;
 use crate::hot::Hot;
 use crate::permits::Permits;
 use crate::record::Recorder;
@@ -129,6 +130,7 @@ pub(crate) struct Decider {
     pub(crate) config: Arc<Published>,
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) permits: Arc<Permits>,
+    pub(crate) fleet: Arc<Gatherer>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) limits: DecisionLimits,
     /// What is given back after the answer.
@@ -187,8 +189,10 @@ impl Decider {
             .map(|failure| judge(config, failure, now))
             .transpose()?;
         so_far.attempts.extend(judged.clone());
+        let fleet = self.fleet.fleet();
         let question = Question {
             current: &current,
+            fleet: &fleet,
             attempt,
             facts: &facts,
             so_far: &so_far,

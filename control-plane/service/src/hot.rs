@@ -5,6 +5,7 @@
 //! alternative ([`Hot::is_away`]); the recorder and the follower go on asking, which is how its return is
 //! noticed. One log line a second at most (decision 54).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -15,8 +16,8 @@ use tidegate_core::ids::Shard;
 use tidegate_core::time::Timestamp;
 use tidegate_core::version::Incarnation;
 use tidegate_store::hot::{
-    Announcement, Cell, Followed, HotStore, HotStoreError, ShardCheck, ShardImage, ShardWrite,
-    Swap, SwapOutcome, VersionVector, WriteOutcome,
+    Announcement, Blob, Cell, Followed, HotStore, HotStoreError, ShardCheck, ShardImage,
+    ShardWrite, Swap, SwapOutcome, VersionVector, WriteOutcome,
 };
 
 use crate::clock::{Clock, local_now};
@@ -189,6 +190,26 @@ impl Hot {
     /// Everything announced.
     pub(crate) async fn announced(&self) -> Result<Vec<Announcement>, HotStoreError> {
         self.call(StoreCall::Announce, CHECK_LIMIT, self.store.announced())
+            .await
+    }
+
+    /// Publishes this replica's blob. Returns its version.
+    pub(crate) async fn put_blob(
+        &self,
+        replica: &str,
+        payload: Vec<u8>,
+        ttl: Duration,
+    ) -> Result<u64, HotStoreError> {
+        let put = self.store.put_blob(replica, payload, ttl);
+        self.call(StoreCall::Blob, CHECK_LIMIT, put).await
+    }
+
+    /// All blobs; without payloads where they are known.
+    pub(crate) async fn blobs(
+        &self,
+        known: &BTreeMap<String, u64>,
+    ) -> Result<Vec<Blob>, HotStoreError> {
+        self.call(StoreCall::Blob, CHECK_LIMIT, self.store.blobs(known))
             .await
     }
 

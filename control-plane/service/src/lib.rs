@@ -11,6 +11,7 @@
 //! | `watch` | feeds data planes |
 //! | `checkpoint` | writes the hot state to the durable store |
 //! | `config` | the configuration in force, and its replacement |
+//! | `fleet` | what strategies know of the past, gathered from data planes and shared among replicas |
 //! | `refresh` | renews access tokens, one replica at a time |
 //! | `admin` | what operators ask and do |
 //! | `schema` | which schema of values may be written |
@@ -24,6 +25,7 @@ mod checkpoint;
 mod clock;
 mod config;
 mod decide;
+mod fleet;
 mod follow;
 mod grpc;
 mod hot;

@@ -34,6 +34,7 @@ use crate::clock::{Clock, local_now};
 use crate::config::Published;
 use crate::decide::Decider;
 pub use crate::decide::DecisionLimits;
+use crate::fleet::Gatherer;
 use crate::follow::Follower;
 use crate::grpc::server::{Offered, Services, routes, server, show_health};
 use crate::hot::Hot;
@@ -210,6 +211,12 @@ impl ControlPlane {
             &background.tasks,
             &background.stop,
         );
+        let fleet = Arc::new(Gatherer::new(
+            &config.replica,
+            Arc::clone(&hot),
+            Arc::clone(&clock),
+            Arc::clone(&metrics),
+        ));
         let live = Live::default();
         let drain = CancellationToken::new();
         let serving = TaskTracker::new();
@@ -230,6 +237,7 @@ impl ControlPlane {
                 config: Arc::clone(&published),
                 recorder: Arc::clone(&recorder),
                 permits: Arc::clone(&permits),
+                fleet: Arc::clone(&fleet),
                 metrics: Arc::clone(&metrics),
                 limits: config.decision_limits,
                 afterwards: serving.clone(),
@@ -251,6 +259,7 @@ impl ControlPlane {
                 config: Arc::clone(&published),
                 recorder: Arc::clone(&recorder),
                 permits,
+                fleet: Arc::clone(&fleet),
                 checkpoint: Arc::clone(&checkpoint),
                 schemas: Arc::clone(&schemas),
                 live,
@@ -274,6 +283,7 @@ impl ControlPlane {
                 schemas.run(own_hot),
                 own_config.follow_forever(),
                 recorder.adopt_credentials_forever(),
+                fleet.run(),
             );
         }));
         Self {

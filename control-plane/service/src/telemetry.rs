@@ -1,4 +1,5 @@
 //! What the control plane tells about itself: metrics, liveness, readiness.
 
+mod fleet_metrics;
 pub mod http;
 pub(crate) mod metrics;

@@ -5,8 +5,8 @@ use tidegate_core::ids::PlaneIncarnation;
 use tidegate_core::time::Timestamp;
 use tidegate_core::version::{Incarnation, Revision, Version};
 use tidegate_store::hot::{
-    Announcement, Blob, Cell, Change, HotStoreError, Refusal, RefusalReason, ReportMark, ShardCheck,
-    ShardImage, ShardWrite, SwapOutcome, SwapRefusal, WriteOutcome,
+    Announcement, Blob, Cell, Change, HotStoreError, Refusal, RefusalReason, ReportMark,
+    ShardCheck, ShardImage, ShardWrite, SwapOutcome, SwapRefusal, WriteOutcome,
 };
 
 use crate::keys::{Named, parse_name};

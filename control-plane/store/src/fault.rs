@@ -20,8 +20,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::hot::{
-    Announcement, Blob, Cell, Followed, HotStore, HotStoreError, ShardCheck, ShardImage, ShardWrite,
-    Swap, SwapOutcome, VersionVector, WriteOutcome,
+    Announcement, Blob, Cell, Followed, HotStore, HotStoreError, ShardCheck, ShardImage,
+    ShardWrite, Swap, SwapOutcome, VersionVector, WriteOutcome,
 };
 
 /// Most writes that wait to run late; the oldest is lost when there are more.

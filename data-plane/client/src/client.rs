@@ -22,12 +22,13 @@ use crate::config::{Limits, PlaneClientConfig};
 use crate::decide::{Gate, followed};
 use crate::metrics::ClientMetrics;
 use crate::permits::Permits;
-use crate::port::{Answer, Ask, Snapshot, Usage};
+use crate::port::{Answer, Ask, Observation, Snapshot, Usage};
 use crate::replicas::{ReplicaStatus, Replicas, ReplicasError};
 use crate::report::queue::{QueueLimits, ReportQueue};
 use crate::report::stream::Reports;
 use crate::shadow::{Scene, Shadow};
 use crate::snapshot_file;
+use crate::telemetry::TelemetryQueue;
 use crate::usage::UsageQueue;
 use crate::view::LocalView;
 
@@ -66,6 +67,7 @@ pub(crate) struct Inner {
     pub(crate) followed: Arc<Semaphore>,
     pub(crate) abandoned: AbandonQueue,
     pub(crate) permits: Permits,
+    pub(crate) telemetry: TelemetryQueue,
     pub(crate) metrics: ClientMetrics,
     pub(crate) tracker: TaskTracker,
     pub(crate) stop: CancellationToken,
@@ -150,6 +152,7 @@ impl PlaneClient {
                 metrics.clone(),
                 Arc::clone(&shadow),
             ),
+            telemetry: TelemetryQueue::new(incarnation, limits.flush, metrics.clone()),
             usages: UsageQueue::new(limits.max_usages, limits.flush, metrics.clone()),
             shadow,
             limits,
@@ -187,6 +190,17 @@ impl PlaneClient {
                 .usages
                 .run(&recording.replicas, &recording.stop)
                 .await;
+        });
+        let observing = Arc::clone(&inner);
+        tracker.spawn(async move {
+            let Inner {
+                telemetry,
+                replicas,
+                clock,
+                stop,
+                ..
+            } = &*observing;
+            telemetry.run(replicas, clock, stop).await;
         });
         let telling = Arc::clone(&inner);
         tracker.spawn(async move {
@@ -260,6 +274,11 @@ impl PlaneClient {
     /// Takes the tokens of an attempt and never waits.
     pub fn record_usage(&self, usage: Usage) {
         self.inner.usages.push(usage);
+    }
+
+    /// Takes what strategies want to know of and never waits.
+    pub fn observe(&self, observation: Observation) {
+        self.inner.telemetry.take(observation);
     }
 
     /// The attempt will not be sent: gives back what it was granted. `provider` is whose probe it may hold.

@@ -336,6 +336,7 @@ impl Inner {
             shadow: &self.shadow,
             permits: &self.permits,
             planes: shares.then(|| self.live_data_planes()),
+            telemetry: &*self.telemetry.view(),
             now,
             newest_attempt,
             metrics: &self.metrics,

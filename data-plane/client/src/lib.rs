@@ -7,7 +7,7 @@
 //! | `watch`, `install`, `view`, `snapshot_file` | configuration and hot state as followed, and what is kept on disk |
 //! | `decide` | a decision: asked for within a limit, or made here |
 //! | `shadow` | our own failures that the control plane has not taken yet |
-//! | `report`, `usage`, `abandon` | what is told to the control plane |
+//! | `report`, `usage`, `telemetry`, `abandon` | what is told to the control plane |
 //! | `clock` | the store's time |
 //!
 //! Stance: **the control plane is not in the failure path.** Nothing here fails because it is away. Decisions
@@ -30,6 +30,7 @@ mod replicas;
 mod report;
 mod shadow;
 mod snapshot_file;
+mod telemetry;
 mod usage;
 mod view;
 mod watch;
@@ -37,5 +38,7 @@ mod watch;
 pub use client::{PlaneClient, PlaneStatus};
 pub use config::{Limits, PlaneClientConfig};
 pub use metrics::ClientMetrics;
-pub use port::{Answer, Ask, Credential, Deadlines, Dispatch, LastFailure, Snapshot, Step, Usage};
+pub use port::{
+    Answer, Ask, Credential, Deadlines, Dispatch, LastFailure, Observation, Snapshot, Step, Usage,
+};
 pub use replicas::{MAX_REPLICAS, ReplicaStatus, ReplicasError};

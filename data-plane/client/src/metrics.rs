@@ -60,6 +60,12 @@ metrics! {
     usage_recorded: Counter = "usage_recorded";
     /// Token records dropped because the queue was full or the control plane refused them
     usage_dropped: Counter = "usage_dropped";
+    /// Messages of telemetry that a control plane took
+    telemetry_sent: Counter = "telemetry_sent";
+    /// Times that a message of telemetry was not taken and kept for later
+    telemetry_kept: Counter = "telemetry_kept";
+    /// Entries of telemetry dropped because there was no room, or no control plane understands them
+    telemetry_dropped: Counter = "telemetry_dropped";
     /// Notices of abandoned attempts dropped; their grants end by expiry
     abandons_dropped: Counter = "abandons_dropped";
     /// Permits of connections held by attempts under way

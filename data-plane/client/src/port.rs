@@ -8,11 +8,15 @@ use std::time::Duration;
 use secrecy::SecretString;
 use tidegate_core::classify::Classification;
 use tidegate_core::config::Config;
-use tidegate_core::ids::{AttemptId, ConnectionId, EgressId, KeyId, ModelId, ProviderId};
+use tidegate_core::ids::{
+    AttemptId, ComboName, ConnectionId, EgressId, KeyId, ModelId, ProviderId,
+};
 use tidegate_core::outcome::{Attempt, Outcome};
 use tidegate_core::routing::{
     AttemptsSoFar, Counters, Exclusion, Plan, Rejection, RequestFacts, WaitKind,
 };
+use tidegate_core::telemetry::QuotaSnapshot;
+use tidegate_core::telemetry::aggregate::End;
 use tidegate_core::time::Timestamp;
 
 /// Configuration and credentials at one version. Immutable; a newer one replaces it whole.
@@ -119,6 +123,10 @@ pub struct Dispatch {
     pub target: u32,
     /// The attempt holds a permit of its connection, which is given back when its body has ended.
     pub permit: bool,
+    /// Execution key of the target, for telemetry.
+    pub target_key: String,
+    /// The combo it is a target of.
+    pub combo: Option<ComboName>,
     /// The verdict is reported as soon as there is one, not with the next batch.
     pub report_at_readiness: bool,
     /// Excluded before this target was chosen, in order.
@@ -151,6 +159,21 @@ pub struct Deadlines {
     /// From dispatch until the answer is ready, of a stream until its headers. Then the attempt is given up without
     /// blame (`routing.md` §1.5, `targetTimeoutMs`).
     pub target: Option<Duration>,
+}
+
+/// Something that strategies want to know of (decisions 37 and 39).
+#[derive(Clone, Debug)]
+pub enum Observation {
+    /// An attempt is under way on a connection.
+    Began(ConnectionId),
+    /// It is not any more: its body has ended, or it failed.
+    Over(ConnectionId),
+    /// There is a verdict about an attempt.
+    Ended(End),
+    /// An answer told of quotas of a connection.
+    Quota(ConnectionId, QuotaSnapshot),
+    /// An answer told how many tools a provider takes, at this moment (`routing.md` §13.3).
+    ToolLimit(ProviderId, u32, Timestamp),
 }
 
 /// Tokens of one attempt; a second record of the same attempt changes nothing.

@@ -9,5 +9,6 @@ mod component {
     mod permits;
     mod report;
     mod setting;
+    mod telemetry;
     mod watch;
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use tidegate_core::ids::{AttemptId, ProviderId};
 use tidegate_core::outcome::AttemptOutcome;
 use tidegate_core::time::Timestamp;
-use tidegate_plane_client::{Answer, Ask, Snapshot, Usage};
+use tidegate_plane_client::{Answer, Ask, Observation, Snapshot, Usage};
 
 /// The control plane as one request sees it.
 pub trait ControlPort: Send + Sync + 'static {
@@ -29,6 +29,8 @@ pub trait ControlPort: Send + Sync + 'static {
     fn report(&self, report: AttemptOutcome, urgent: bool);
     /// Queues a usage record.
     fn record_usage(&self, usage: Usage);
+    /// Takes what strategies want to know of (decisions 37 and 39).
+    fn observe(&self, observation: Observation);
     /// An attempt is not sent; gives back the probe of `provider` that it was granted, if any is known.
     fn abandon(&self, attempt: AttemptId, provider: Option<ProviderId>);
     /// The body of an attempt has ended, or a later attempt took its place: gives back its permit, if it holds one.
@@ -60,6 +62,10 @@ impl<T: ControlPort> ControlPort for Arc<T> {
 
     fn record_usage(&self, usage: Usage) {
         T::record_usage(self, usage);
+    }
+
+    fn observe(&self, observation: Observation) {
+        T::observe(self, observation);
     }
 
     fn abandon(&self, attempt: AttemptId, provider: Option<ProviderId>) {

@@ -263,7 +263,8 @@ impl<C: ControlPort> Drive<C> {
                 life.sends(dispatch);
                 let (upstream, dialect) = (&self.shared.upstream, Dialect::of(*endpoint));
                 let max_bytes = self.shared.limits.max_answer_bytes;
-                observe::attempt(upstream, prepared.request, dialect, clock, max_bytes).await
+                let sees = |headers: &HeaderMap| life.sees(headers);
+                observe::attempt(upstream, prepared.request, dialect, clock, max_bytes, sees).await
             }
             Err(fault) => {
                 tracing::warn!(

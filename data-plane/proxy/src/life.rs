@@ -7,17 +7,20 @@
 //! counted and logged, once. What was granted to a question that is dropped before its answer is given back by
 //! whoever put the question ([`ControlPort::decide`]).
 
+mod target;
 mod trace;
 
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
 use parking_lot::Mutex;
+use tidegate_core::classify::Classification;
 use tidegate_core::ids::{AttemptId, ModelId, ProviderId};
 use tidegate_core::outcome::{AttemptOutcome, LocalFault, Outcome};
 use tidegate_core::routing::{RequestFacts, WaitKind};
+use tidegate_core::telemetry::aggregate::Verdict;
 use tidegate_plane_client::{Answer, Dispatch, LastFailure, Step, Usage};
 use tokio::time::Instant;
 
@@ -29,12 +32,14 @@ use crate::metrics::{
 };
 use crate::proxy::Shared;
 use crate::sse::Tokens;
+use target::Target;
 use trace::Trace;
 
 /// An attempt that was sent.
 #[derive(Debug)]
 struct InFlight {
     dispatch: Box<Dispatch>,
+    target: Target,
     sent: Instant,
     /// Its success was reported; a later failure is a second report (decision 8).
     ready: bool,
@@ -75,7 +80,7 @@ pub(crate) struct Life<C: ControlPort> {
     /// retry on the same connection takes it over.
     permit: Option<AttemptId>,
     in_flight: Option<InFlight>,
-    failed: Option<LastFailure>,
+    failed: Option<(LastFailure, Target)>,
     combo: bool,
     any_local: bool,
     traces: Vec<Trace>,
@@ -188,7 +193,8 @@ impl<C: ControlPort> Life<C> {
     pub(crate) fn hears(&mut self, answer: &Answer) {
         self.combo = answer.combo;
         self.any_local |= answer.local;
-        self.report_failure(answer.next_target_same_provider);
+        let classification = answer.classification.as_ref();
+        self.report_failure(answer.next_target_same_provider, classification);
         let step = match &answer.decision {
             Step::Dispatch(_) => DecidedStep::Dispatch,
             Step::Wait { .. } => DecidedStep::Wait,
@@ -222,13 +228,16 @@ impl<C: ControlPort> Life<C> {
         let now = Instant::now();
         let attempt = &dispatch.attempt;
         self.traces.push(Trace::new(attempt));
-        let target = (attempt.provider.clone(), attempt.model.clone());
-        self.family.sent.lock().push(target);
+        let sent = (attempt.provider.clone(), attempt.model.clone());
+        self.family.sent.lock().push(sent);
         if dispatch.permit {
             self.permit = Some(dispatch.attempt.id);
         }
+        let target = Target::of(&dispatch, self.shared.control.now());
+        target.begins(&self.shared.control);
         self.in_flight = Some(InFlight {
             dispatch,
+            target,
             sent: now,
             ready: false,
         });
@@ -256,12 +265,26 @@ impl<C: ControlPort> Life<C> {
         if let Some(trace) = self.traces.last_mut() {
             trace.ends("success", ready_ms);
         }
+        let session = target::binding(&self.shared.control, &self.facts);
+        let verdict = Verdict::Served { ready_ms };
+        in_flight
+            .target
+            .ends(&self.shared.control, verdict, session);
         self.report(report, urgent);
+    }
+
+    /// Headers of an answer arrived.
+    pub(crate) fn sees(&self, headers: &HeaderMap) {
+        if let Some(in_flight) = &self.in_flight {
+            in_flight.target.sees(&self.shared.control, headers);
+        }
     }
 
     /// The attempt failed before anything of it reached the client. The report waits for the next decision.
     pub(crate) fn fails(&mut self, outcome: Outcome) -> Option<LastFailure> {
         let in_flight = self.in_flight.take()?;
+        in_flight.target.is_over(&self.shared.control);
+        in_flight.target.learns(&self.shared.control, &outcome);
         if let Some(trace) = self.traces.last_mut() {
             trace.fails(&outcome, millis(in_flight.sent, Instant::now()));
         }
@@ -272,7 +295,7 @@ impl<C: ControlPort> Life<C> {
             outcome,
             occurred_at: self.shared.control.now(),
         };
-        self.failed = Some(failure.clone());
+        self.failed = Some((failure.clone(), in_flight.target));
         Some(failure)
     }
 
@@ -298,6 +321,9 @@ impl<C: ControlPort> Life<C> {
             combo: self.combo,
             count: 1,
         };
+        in_flight
+            .target
+            .ends(&self.shared.control, Verdict::Broke, None);
         self.report(report, true);
     }
 
@@ -318,10 +344,17 @@ impl<C: ControlPort> Life<C> {
         self.shared.control.report(report, urgent);
     }
 
-    fn report_failure(&mut self, next_target_same_provider: bool) {
-        let Some(failure) = self.failed.take() else {
+    fn report_failure(
+        &mut self,
+        next_target_same_provider: bool,
+        classification: Option<&Classification>,
+    ) {
+        let Some((failure, target)) = self.failed.take() else {
             return;
         };
+        // A failure that nobody judged says nothing of its target.
+        let verdict = classification.map_or(Verdict::None, Verdict::of_failure);
+        target.ends(&self.shared.control, verdict, None);
         let report = AttemptOutcome {
             attempt: failure.attempt,
             outcome: failure.outcome,
@@ -353,13 +386,14 @@ impl<C: ControlPort> Life<C> {
 
     fn close_attempts(&mut self) {
         self.release_permit();
-        self.report_failure(false);
+        self.report_failure(false, None);
         if let Some(attempt) = self.asking.take() {
             self.shared.control.abandon(attempt, None);
         }
         let Some(in_flight) = self.in_flight.take() else {
             return;
         };
+        in_flight.target.is_over(&self.shared.control);
         let attempt = in_flight.dispatch.attempt;
         if in_flight.ready {
             self.shared.control.record_usage(Usage {
@@ -374,6 +408,8 @@ impl<C: ControlPort> Life<C> {
             });
             return;
         }
+        let target = in_flight.target;
+        target.ends(&self.shared.control, Verdict::None, None);
         let outcome = self.cut_off();
         if let Some(trace) = self.traces.last_mut() {
             trace.fails(&outcome, millis(in_flight.sent, Instant::now()));

@@ -134,13 +134,15 @@ impl Clock {
     }
 }
 
-/// Sends an attempt and watches it until it is ready or has failed. `dialect` is what a stream would speak.
+/// Sends an attempt and watches it until it is ready or has failed. `dialect` is what a stream would speak; `sees` is
+/// told the headers of an answer, whatever becomes of it.
 pub(crate) async fn attempt(
     upstream: &Upstream,
     request: http::Request<Pieces>,
     dialect: Dialect,
     clock: Clock,
     max_answer_bytes: usize,
+    sees: impl FnOnce(&HeaderMap),
 ) -> Observed {
     let sending = upstream.send(request, clock.deadlines.connect);
     let response = match within(clock.by_or_target(clock.deadlines.headers), sending).await {
@@ -152,6 +154,7 @@ pub(crate) async fn attempt(
         Err(Elapsed) if clock.gives_up() => return failed(GIVEN_UP),
         Err(Elapsed) => return failed(Outcome::Transport(TransportFault::HeadersTimeout)),
     };
+    sees(response.headers());
     let status = response.status();
     if !status.is_success() {
         return Observed::Failed(error(response, clock).await);

@@ -7,7 +7,9 @@
 pub mod attempt;
 pub mod document;
 pub mod plan;
+pub mod quota;
 pub mod routing;
+pub mod telemetry;
 
 use tidegate_core::ids::NameError;
 use tidegate_core::version::Version;

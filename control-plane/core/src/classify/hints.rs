@@ -49,6 +49,7 @@ pub(super) fn find(source: Source<'_>, now: Timestamp) -> Option<RetryHint> {
         .or_else(|| prose::read(source.text, source.found, now))
 }
 
+pub(crate) use headers::reset_at;
 pub(super) use prose::reset_ms;
 
 /// A hint of this length, or none.

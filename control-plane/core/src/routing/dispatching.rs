@@ -1,5 +1,7 @@
 //! From a choice to a dispatch: everything that the attempt and later decisions need.
 
+use std::sync::Arc;
+
 use crate::config::{ComboTarget, Strategy};
 use crate::ids::{ProviderId, Shard};
 use crate::version::{Mark, Version};
@@ -41,6 +43,8 @@ impl Driver<'_> {
             Decision::Dispatch(Box::new(Dispatch {
                 pass: progress.pass,
                 target: EMERGENCY_TARGET,
+                // It is no target of the combo, so nothing is counted of it there.
+                combo: None,
                 emergency_max_tokens: Some(max_tokens),
                 charge: None,
                 ..dispatch
@@ -89,6 +93,8 @@ impl Driver<'_> {
             epoch: self.epoch(provider),
             pass: 0,
             target: 0,
+            target_key: Arc::clone(&target.key),
+            combo: route.combo.map(|entry| entry.combo.name.clone()),
             excluded,
             order: self.sequence.carried(),
             charge: self.sequence.charge.clone(),

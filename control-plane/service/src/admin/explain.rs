@@ -11,7 +11,6 @@ use tidegate_core::routing::{
     resolve,
 };
 use tidegate_core::state::{ConnectionState, ProviderState};
-use tidegate_core::telemetry::NoTelemetry;
 use tidegate_core::time::Timestamp;
 use tidegate_core::version::Version;
 
@@ -91,7 +90,7 @@ impl Admin {
             facts: &facts,
             so_far: &AttemptsSoFar::default(),
             egress: question.egress.as_ref(),
-            telemetry: &NoTelemetry,
+            telemetry: &*self.fleet.fleet(),
             turns: &DecisionTurns::peeking(&current.counters),
             now,
             random: 0,

@@ -15,7 +15,7 @@ use tidegate_core::routing::{
     View as RoutingView, decide,
 };
 use tidegate_core::state::{ConnectionState, ProviderState};
-use tidegate_core::telemetry::NoTelemetry;
+use tidegate_core::telemetry::fleet::Fleet;
 use tidegate_core::version::Version;
 
 use crate::config::Current;
@@ -33,6 +33,8 @@ const MAX_PROBES: u32 = 4;
 #[derive(Clone, Copy)]
 pub(super) struct Question<'a> {
     pub(super) current: &'a Current,
+    /// The past, the same for all of the decision.
+    pub(super) fleet: &'a Fleet,
     pub(super) attempt: AttemptId,
     pub(super) facts: &'a RequestFacts,
     pub(super) so_far: &'a AttemptsSoFar,
@@ -227,7 +229,7 @@ impl Decider {
             facts: question.facts,
             so_far: question.so_far,
             egress: question.egress,
-            telemetry: &NoTelemetry,
+            telemetry: question.fleet,
             turns,
             now: self.clock.now(),
             random,

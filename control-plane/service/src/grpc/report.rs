@@ -6,6 +6,7 @@ use std::time::Duration;
 use tidegate_core::ids::{
     ConnectionId, KeyId, ModelId, PlaneIncarnation, ProviderId, SHARDS, Shard,
 };
+use tidegate_core::telemetry::aggregate::Aggregate;
 use tidegate_core::time::Timestamp;
 use tidegate_proto::report::v1 as proto;
 use tidegate_proto::report::v1::report_service_server::ReportService;
@@ -17,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::fleet::Gatherer;
 use crate::record::Recorder;
 use crate::record::queue::{MAX_UNDER_WAY, Progress, Report};
 use crate::telemetry::metrics::{Metrics, ReportFate};
@@ -39,6 +41,7 @@ const USAGE_LIMIT: Duration = Duration::from_millis(500);
 #[derive(Clone, Debug)]
 pub(super) struct Reports {
     pub(super) recorder: Arc<Recorder>,
+    pub(super) fleet: Arc<Gatherer>,
     pub(super) durable: Arc<dyn DurableStore>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) tasks: TaskTracker,
@@ -91,6 +94,40 @@ impl ReportService for Reports {
             }
         }
     }
+
+    async fn report_telemetry(
+        &self,
+        request: Request<proto::ReportTelemetryRequest>,
+    ) -> Result<Response<proto::ReportTelemetryResponse>, Status> {
+        let request = request.into_inner();
+        if request.plane == 0 || request.number == 0 {
+            return Err(Refusal::InvalidRequest.status("plane and number must not be 0"));
+        }
+        let under_way =
+            wire::telemetry::load_from_proto(request.in_flight).map_err(|error| invalid(&error))?;
+        self.fleet.add(
+            PlaneIncarnation(request.plane),
+            request.number,
+            seen(request.telemetry)?,
+            under_way,
+        );
+        Ok(Response::new(proto::ReportTelemetryResponse {}))
+    }
+}
+
+/// What a data plane saw.
+fn seen(telemetry: Option<proto::Telemetry>) -> Result<Aggregate, Status> {
+    let telemetry = telemetry.unwrap_or_default();
+    let told_by_others = !telemetry.planes.is_empty()
+        || telemetry
+            .connections
+            .iter()
+            .any(|past| past.fetched_quota.is_some());
+    if told_by_others {
+        let message = "telemetry: planes and fetched quotas are not for data planes to tell";
+        return Err(Refusal::InvalidRequest.status(message));
+    }
+    wire::telemetry::from_proto(telemetry).map_err(|error| invalid(&error))
 }
 
 fn usage(usage: proto::Usage) -> Result<UsageRecord, Status> {

@@ -235,6 +235,8 @@ fn response(answer: Answer) -> Result<proto::DecideResponse, Status> {
             max_tools: dispatch.max_tools,
             emergency_max_tokens: dispatch.emergency_max_tokens,
             permit: answer.permit,
+            target_key: dispatch.target_key.as_ref().to_owned(),
+            combo: dispatch.combo.map(String::from).unwrap_or_default(),
         }),
         Decision::Wait(wait) => proto::decide_response::Step::Wait(proto::Wait {
             kind: match wait.kind {

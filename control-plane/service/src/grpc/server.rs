@@ -119,6 +119,7 @@ fn add_data_plane_services(routes: &mut RoutesBuilder, services: &Services, toke
     .max_decoding_message_size(MAX_REQUEST);
     let reports = ReportServiceServer::new(Reports {
         recorder: Arc::clone(&services.recorder),
+        fleet: Arc::clone(&services.decider.fleet),
         durable: Arc::clone(&services.admin.durable),
         metrics: Arc::clone(&services.metrics),
         tasks: services.tasks.clone(),

@@ -10,6 +10,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
+use super::fleet_metrics::FleetMetrics;
+
 /// Labels from a closed list, each with its word.
 macro_rules! labels {
     ($($(#[$doc:meta])* $visibility:vis enum $name:ident {
@@ -53,6 +55,7 @@ labels! {
         Announce = "announce",
         Swap = "swap",
         Cell = "cell",
+        Blob = "blob",
     }
 
     /// How a store call ended.
@@ -175,6 +178,8 @@ pub(crate) struct Metrics {
     permits: Family<PermitLabel, Counter>,
     dropped: Family<DroppedLabel, Counter>,
     token_refreshes: Family<TokenLabel, Counter>,
+    /// What is gathered for strategies.
+    pub(crate) fleet: FleetMetrics,
     /// Compare-and-sets that were refused for a conflict.
     pub(crate) write_conflicts: Counter,
     /// Shards that were read whole after a doubt.
@@ -214,6 +219,7 @@ impl Metrics {
             permits: Family::default(),
             dropped: Family::default(),
             token_refreshes: Family::default(),
+            fleet: FleetMetrics::default(),
             write_conflicts: Counter::<u64, AtomicU64>::default(),
             shard_readings: Counter::default(),
             restores: Counter::default(),
@@ -329,6 +335,7 @@ impl Metrics {
             "Steps of the store's clock seen",
             self.clock_steps.clone(),
         );
+        self.fleet.register(registry);
     }
 
     /// Zero is visible from the start.

@@ -240,10 +240,17 @@ impl Replica {
         self.routing().decide(request).await.unwrap().into_inner()
     }
 
+    pub(crate) fn reports(&self) -> ReportServiceClient<Channel> {
+        ReportServiceClient::new(self.channel.clone())
+    }
+
     pub(crate) async fn report(&self) -> Reporting {
         let (sender, receiver) = mpsc::channel(16);
-        let mut client = ReportServiceClient::new(self.channel.clone());
-        let answer = client.report(ReceiverStream::new(receiver)).await.unwrap();
+        let answer = self
+            .reports()
+            .report(ReceiverStream::new(receiver))
+            .await
+            .unwrap();
         Reporting {
             sender,
             acknowledged: answer.into_inner(),

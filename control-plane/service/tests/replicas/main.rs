@@ -14,4 +14,6 @@ mod report;
 #[cfg(test)]
 mod settings;
 #[cfg(test)]
+mod telemetry;
+#[cfg(test)]
 mod watch;

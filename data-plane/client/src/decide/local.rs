@@ -16,7 +16,7 @@ use tidegate_core::routing::{
 };
 use tidegate_core::settings::StreamSettings;
 use tidegate_core::state::{ConnectionState, ProviderState};
-use tidegate_core::telemetry::NoTelemetry;
+use tidegate_core::telemetry::Telemetry;
 use tidegate_core::time::Timestamp;
 use tidegate_core::version::{Mark, Version};
 
@@ -39,6 +39,7 @@ pub(super) struct Local<'a> {
     pub(super) permits: &'a Permits,
     /// Data planes that were live when the control plane was last heard; `None`: no permit is given out here.
     pub(super) planes: Option<u32>,
+    pub(super) telemetry: &'a dyn Telemetry,
     pub(super) now: Timestamp,
     pub(super) newest_attempt: u64,
     pub(super) metrics: &'a ClientMetrics,
@@ -157,7 +158,7 @@ impl Local<'_> {
                 facts: &ask.facts,
                 so_far,
                 egress: ask.egress.as_ref(),
-                telemetry: &NoTelemetry,
+                telemetry: self.telemetry,
                 turns: &turns,
                 now: self.now,
                 random,
@@ -297,6 +298,8 @@ impl Local<'_> {
                     target: dispatch.target,
                     permit: grants.permit,
                     report_at_readiness: dispatch.report_at_readiness || grants.probe,
+                    target_key: dispatch.target_key.as_ref().to_owned(),
+                    combo: dispatch.combo,
                     excluded: dispatch.excluded,
                     deadlines: Deadlines {
                         target: dispatch.timeout_ms.map(Duration::from_millis),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tidegate_core::classify::Reason;
-use tidegate_core::ids::{ConnectionId, ModelId, ProviderId};
+use tidegate_core::ids::{ComboName, ConnectionId, ModelId, ProviderId};
 use tidegate_core::routing::{Exclusion, ExclusionReason, Rejection, WaitKind};
 use tidegate_core::time::Timestamp;
 use tidegate_proto::common::v1 as common;
@@ -139,6 +139,14 @@ fn dispatch(
         return Err(invalid("dispatch.order", "too many"));
     }
     Ok(Box::new(Dispatch {
+        target_key: message.target_key,
+        combo: match message.combo.as_str() {
+            "" => None,
+            name => Some(ComboName::new(name).map_err(|source| WireError::Name {
+                field: "dispatch.combo".to_owned(),
+                source,
+            })?),
+        },
         order: message.order,
         order_version: configuration_version,
         attempt,

@@ -81,6 +81,9 @@ pub(crate) struct Replica {
     pub(crate) beats: AtomicBool,
     /// Usage records are refused with an outage.
     pub(crate) usage_fails: AtomicBool,
+    /// Telemetry is taken and refused with an outage.
+    pub(crate) telemetry_fails: AtomicBool,
+    pub(crate) observed: Mutex<Vec<report::ReportTelemetryRequest>>,
     pub(crate) decided: Mutex<Vec<Instant>>,
     pub(crate) questions: Mutex<Vec<routing::DecideRequest>>,
     /// What is decided on comes with a permit.
@@ -121,6 +124,8 @@ impl Replica {
             acknowledges: AtomicBool::new(true),
             beats: AtomicBool::new(true),
             usage_fails: AtomicBool::new(false),
+            telemetry_fails: AtomicBool::new(false),
+            observed: Mutex::default(),
             decided: Mutex::default(),
             questions: Mutex::default(),
             permits: AtomicBool::new(false),
@@ -367,6 +372,18 @@ impl ReportService for Service {
             return Err(Status::unavailable("on demand"));
         }
         Ok(Response::new(report::RecordUsageResponse {}))
+    }
+
+    async fn report_telemetry(
+        &self,
+        request: Request<report::ReportTelemetryRequest>,
+    ) -> Result<Response<report::ReportTelemetryResponse>, Status> {
+        // Taken, and the answer may be lost.
+        self.0.observed.lock().push(request.into_inner());
+        if self.0.telemetry_fails.load(Ordering::Relaxed) {
+            return Err(Status::unavailable("on demand"));
+        }
+        Ok(Response::new(report::ReportTelemetryResponse {}))
     }
 }
 

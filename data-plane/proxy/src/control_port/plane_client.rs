@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tidegate_core::ids::{AttemptId, ProviderId};
 use tidegate_core::outcome::AttemptOutcome;
 use tidegate_core::time::Timestamp;
-use tidegate_plane_client::{Answer, Ask, PlaneClient, Snapshot, Usage};
+use tidegate_plane_client::{Answer, Ask, Observation, PlaneClient, Snapshot, Usage};
 
 use super::ControlPort;
 
@@ -32,6 +32,10 @@ impl ControlPort for PlaneClient {
 
     fn record_usage(&self, usage: Usage) {
         Self::record_usage(self, usage);
+    }
+
+    fn observe(&self, observation: Observation) {
+        Self::observe(self, observation);
     }
 
     fn abandon(&self, attempt: AttemptId, provider: Option<ProviderId>) {

@@ -19,7 +19,9 @@ use tidegate_core::state::{ConnectionState, Event, ProviderState};
 use tidegate_core::telemetry::NoTelemetry;
 use tidegate_core::time::Timestamp;
 use tidegate_core::version::Version;
-use tidegate_plane_client::{Answer, Ask, Credential, Deadlines, Dispatch, Snapshot, Step, Usage};
+use tidegate_plane_client::{
+    Answer, Ask, Credential, Deadlines, Dispatch, Observation, Snapshot, Step, Usage,
+};
 use tidegate_proxy::ControlPort;
 
 /// See the module's documentation.
@@ -46,6 +48,7 @@ struct Hot {
 pub(crate) struct Heard {
     pub(crate) reports: Vec<(AttemptOutcome, bool)>,
     pub(crate) usages: Vec<Usage>,
+    pub(crate) observed: Vec<Observation>,
     pub(crate) abandoned: Vec<AttemptId>,
     pub(crate) released: Vec<AttemptId>,
     /// What each question said it replaces.
@@ -202,6 +205,8 @@ impl FakeControl {
                 pass: dispatch.pass,
                 target: dispatch.target,
                 permit: dispatch.permit.is_some(),
+                target_key: dispatch.target_key.as_ref().to_owned(),
+                combo: dispatch.combo,
                 report_at_readiness: dispatch.report_at_readiness,
                 excluded: dispatch.excluded,
                 deadlines: Deadlines {
@@ -281,6 +286,10 @@ impl ControlPort for FakeControl {
 
     fn record_usage(&self, usage: Usage) {
         self.heard.lock().usages.push(usage);
+    }
+
+    fn observe(&self, observation: Observation) {
+        self.heard.lock().observed.push(observation);
     }
 
     fn abandon(&self, attempt: AttemptId, _provider: Option<ProviderId>) {

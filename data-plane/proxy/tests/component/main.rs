@@ -23,3 +23,5 @@ mod permits;
 mod plans;
 #[cfg(test)]
 mod streams;
+#[cfg(test)]
+mod telemetry;

@@ -80,9 +80,13 @@ fn window_ms(headers: &[(String, String)], name: &str, value: &str, now: Timesta
     if left.is_some_and(|left| left > 0) {
         return None;
     }
+    Some(reset_at(value, now)?.remaining_ms(now))
+}
+
+/// When a window begins anew, from a moment, an epoch or a length of time.
+pub(crate) fn reset_at(value: &str, now: Timestamp) -> Option<Timestamp> {
     let value = value.to_ascii_lowercase();
-    let moment = moment::leading(&value, now).map(|moment| moment.remaining_ms(now));
-    moment.or_else(|| relative_or_epoch_ms(&value, now))
+    moment::leading(&value, now).or_else(|| Some(now.plus_ms(relative_or_epoch_ms(&value, now)?)))
 }
 
 /// A number so large that nobody waits that long is a moment.

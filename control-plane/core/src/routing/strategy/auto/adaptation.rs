@@ -42,14 +42,14 @@ pub struct Adaptation {
 }
 
 impl Adaptation {
-    /// An attempt that began at `started_at` failed at `at`.
-    pub fn failed(&mut self, started_at: Timestamp, at: Timestamp) {
+    /// An attempt that began at `started_at` failed at `at`. Returns whether that counts.
+    pub fn failed(&mut self, started_at: Timestamp, at: Timestamp) -> bool {
         if self.was_under_way(started_at) {
-            return;
+            return false;
         }
         self.failures = self.failures.saturating_add(1);
         if !self.failures.is_multiple_of(FAILURES_PER_STEP) {
-            return;
+            return true;
         }
         let length_ms = match self.failures / FAILURES_PER_STEP {
             0 | 1 => FIRST_MS,
@@ -58,6 +58,7 @@ impl Adaptation {
         };
         self.escalated_at = Some(at);
         self.failing_until = self.failing_until.max(Some(at.plus_ms(length_ms)));
+        true
     }
 
     /// An attempt that began at `started_at` succeeded.

@@ -1,0 +1,178 @@
+//! The past as decisions read it: made of aggregates at one moment, immutable, read without locks.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::ids::{ComboName, ConnectionId, ModelId, ProviderId};
+use crate::time::Timestamp;
+
+use super::aggregate::{Aggregate, Bounds, ComboPast, ConnectionPast, LOAD_MS, TargetPast};
+use super::{LastKnownGood, Performance, QuotaSnapshot, Telemetry, quota};
+
+/// The past of the whole fleet, as one process knows it.
+#[derive(Debug, Default)]
+pub struct Fleet {
+    combos: BTreeMap<ComboName, Combo>,
+    connections: BTreeMap<ConnectionId, Connection>,
+    tool_limits: BTreeMap<ProviderId, u32>,
+    sessions: BTreeMap<String, ConnectionId>,
+}
+
+#[derive(Debug)]
+struct Combo {
+    targets: BTreeMap<String, Target>,
+    models: BTreeMap<ProviderId, BTreeMap<ModelId, Performance>>,
+    last_known_good: Option<LastKnownGood>,
+}
+
+#[derive(Debug)]
+struct Target {
+    requests: u64,
+    adaptation_until: Option<Timestamp>,
+}
+
+#[derive(Debug, Default)]
+struct Connection {
+    requests: u64,
+    models: BTreeMap<ModelId, Performance>,
+    quota: Option<Arc<QuotaSnapshot>>,
+    in_flight: u32,
+}
+
+impl Fleet {
+    /// The sum of these at `now`, as far as it is within the bounds.
+    #[must_use]
+    pub fn of(parts: impl IntoIterator<Item = Aggregate>, bounds: &Bounds, now: Timestamp) -> Self {
+        let mut sum = Aggregate::default();
+        for part in parts {
+            // Each part was within the bounds; what was refused is counted where it came in.
+            let _refused = sum.absorb(part, bounds);
+        }
+        sum.prune(now, bounds);
+        let mut fleet = Self::default();
+        let mut newest: BTreeMap<String, Timestamp> = BTreeMap::new();
+        for (name, past) in sum.combos {
+            for (session, binding) in &past.sessions {
+                let before = newest.insert(session.clone(), binding.at);
+                if before.is_none_or(|before| before <= binding.at) {
+                    let connection = binding.connection.clone();
+                    fleet.sessions.insert(session.clone(), connection);
+                } else {
+                    newest.extend(before.map(|before| (session.clone(), before)));
+                }
+            }
+            fleet.combos.insert(name, combo(past));
+        }
+        for (id, past) in sum.connections {
+            fleet.connections.insert(id, connection(past, now));
+        }
+        let fresh = |at: Timestamp| now.ms_since(at) < LOAD_MS;
+        for load in sum.planes.into_values().filter(|load| fresh(load.at)) {
+            for (id, count) in load.connections {
+                let connection = fleet.connections.entry(id).or_default();
+                connection.in_flight = connection.in_flight.saturating_add(count);
+            }
+        }
+        let limits = sum.tool_limits.into_iter();
+        fleet.tool_limits = limits.map(|(id, learned)| (id, learned.limit)).collect();
+        fleet
+    }
+}
+
+fn combo(past: ComboPast) -> Combo {
+    let last_known_good = past
+        .targets
+        .values()
+        .filter(|target| target.good.is_some())
+        .max_by_key(|target| target.good.as_ref().map(|good| good.at))
+        .and_then(TargetPast::standing)
+        .cloned();
+    Combo {
+        last_known_good,
+        targets: past
+            .targets
+            .into_iter()
+            .map(|(key, past)| {
+                let target = Target {
+                    requests: past.ended,
+                    adaptation_until: past.adaptation_until(),
+                };
+                (key, target)
+            })
+            .collect(),
+        models: past
+            .models
+            .into_iter()
+            .map(|(provider, models)| {
+                let known = models.into_iter();
+                let known = known.filter_map(|(model, track)| Some((model, track.ever()?)));
+                (provider, known.collect())
+            })
+            .collect(),
+    }
+}
+
+fn connection(past: ConnectionPast, now: Timestamp) -> Connection {
+    Connection {
+        requests: past.ended,
+        quota: quota::combined(past.quotas.into_values(), now).map(Arc::new),
+        models: past
+            .models
+            .into_iter()
+            .filter_map(|(model, track)| Some((model, track.recent(now)?)))
+            .collect(),
+        in_flight: 0,
+    }
+}
+
+impl Telemetry for Fleet {
+    fn target_requests(&self, combo: &ComboName, key: &str) -> Option<u64> {
+        Some(self.combos.get(combo)?.targets.get(key)?.requests)
+    }
+
+    fn of_combo(
+        &self,
+        combo: &ComboName,
+        provider: &ProviderId,
+        model: &ModelId,
+    ) -> Option<Performance> {
+        let models = self.combos.get(combo)?.models.get(provider)?;
+        models.get(model).copied()
+    }
+
+    fn of_connection(&self, connection: &ConnectionId, model: &ModelId) -> Option<Performance> {
+        self.connections.get(connection)?.models.get(model).copied()
+    }
+
+    fn connection_requests(&self, connection: &ConnectionId) -> u64 {
+        self.connections
+            .get(connection)
+            .map_or(0, |connection| connection.requests)
+    }
+
+    fn in_flight(&self, connection: &ConnectionId) -> u32 {
+        self.connections
+            .get(connection)
+            .map_or(0, |connection| connection.in_flight)
+    }
+
+    fn quota(&self, connection: &ConnectionId) -> Option<Arc<QuotaSnapshot>> {
+        self.connections.get(connection)?.quota.clone()
+    }
+
+    fn last_known_good(&self, combo: &ComboName) -> Option<LastKnownGood> {
+        self.combos.get(combo)?.last_known_good.clone()
+    }
+
+    fn tool_limit(&self, provider: &ProviderId) -> Option<u32> {
+        self.tool_limits.get(provider).copied()
+    }
+
+    fn session_connection(&self, session: &str) -> Option<ConnectionId> {
+        self.sessions.get(session).cloned()
+    }
+
+    fn adaptation_until(&self, combo: &ComboName, key: &str) -> Option<Timestamp> {
+        self.combos.get(combo)?.targets.get(key)?.adaptation_until
+    }
+}

@@ -1,0 +1,277 @@
+//! What strategies know of the past: gathered from data planes, shared with the other replicas (decisions 37 and 51).
+//!
+//! Data planes send what was added; this replica adds it up, publishes its sum as one blob in the hot store and reads
+//! those of the others, every half second and at once when another target of a combo serves. Of all of them a
+//! [`Fleet`] is made and put in place of the last one, so that a decision reads it without a lock.
+//!
+//! **Staleness:** what an attempt came to is known to the replica its data plane reports to within half a second, and to
+//! the others half a second to a second later. **Stance:** fail-open. While the hot store is away the others are known
+//! as they were last, and this replica goes on adding up. **Loss:** a replica that starts takes over what its name had
+//! published; the blob of one that is gone counts for a day. A store that lost its memory gets every replica's blob
+//! anew. Nothing of it is in the durable store: what is lost is history that strategies can do without.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use tidegate_core::ids::{ConnectionId, PlaneIncarnation};
+use tidegate_core::telemetry::Telemetry as _;
+use tidegate_core::telemetry::aggregate::{Aggregate, Bounds, PlaneLoad};
+use tidegate_core::telemetry::fleet::Fleet;
+use tidegate_core::time::Timestamp;
+use tidegate_store::hot::Blob;
+use tidegate_wire as wire;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+use crate::clock::Clock;
+use crate::hot::Hot;
+use crate::telemetry::metrics::{Metrics, gauge_value};
+
+/// Between two rounds of publishing and reading.
+const EVERY: Duration = Duration::from_millis(500);
+/// Between two rounds when something is urgent.
+const EVERY_URGENT: Duration = Duration::from_millis(50);
+/// How long a blob is kept: as long as latencies count.
+const BLOB_TTL: Duration = Duration::from_secs(86_400);
+/// A blob that did not change is published anew so often, so that it does not end.
+const RENEW_EVERY: Duration = Duration::from_secs(600);
+
+/// Gathers.
+#[derive(Debug)]
+pub(crate) struct Gatherer {
+    replica: String,
+    hot: Arc<Hot>,
+    clock: Arc<Clock>,
+    metrics: Arc<Metrics>,
+    bounds: Bounds,
+    own: Mutex<Own>,
+    fleet: ArcSwap<Fleet>,
+    urgent: Notify,
+}
+
+/// What this replica was told.
+#[derive(Debug, Default)]
+struct Own {
+    sum: Aggregate,
+    /// It changed since it was published.
+    changed: bool,
+    /// Numbers of the last messages of data planes that other replicas added.
+    elsewhere: BTreeMap<PlaneIncarnation, u64>,
+}
+
+/// What the other replicas published.
+#[derive(Debug, Default)]
+struct Others {
+    /// This replica knows what its own name had published before it started.
+    complete: bool,
+    versions: BTreeMap<String, u64>,
+    sums: BTreeMap<String, Aggregate>,
+    published: Option<Instant>,
+}
+
+impl Gatherer {
+    pub(crate) fn new(
+        replica: &str,
+        hot: Arc<Hot>,
+        clock: Arc<Clock>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self {
+            replica: replica.to_owned(),
+            hot,
+            clock,
+            metrics,
+            bounds: Bounds::default(),
+            own: Mutex::default(),
+            fleet: ArcSwap::default(),
+            urgent: Notify::new(),
+        }
+    }
+
+    /// The past of the fleet as known here.
+    pub(crate) fn fleet(&self) -> Arc<Fleet> {
+        self.fleet.load_full()
+    }
+
+    /// Adds a data plane's message, unless it was added before, and what is under way there.
+    pub(crate) fn add(
+        &self,
+        plane: PlaneIncarnation,
+        number: u64,
+        mut seen: Aggregate,
+        under_way: BTreeMap<ConnectionId, u32>,
+    ) {
+        let now = self.clock.now();
+        seen.end_at(now);
+        let load = PlaneLoad {
+            number,
+            at: now,
+            connections: under_way,
+        };
+        let urgent = changes_who_serves(&seen, &self.fleet());
+        let mut own = self.own.lock();
+        let here = own.sum.planes.get(&plane).map(|load| load.number);
+        let last = here.max(own.elsewhere.get(&plane).copied());
+        if last.is_some_and(|last| number <= last) {
+            self.metrics.fleet.duplicates.inc();
+            seen = Aggregate::default();
+        } else {
+            self.metrics.fleet.messages.inc();
+        }
+        seen.planes = BTreeMap::from([(plane, load)]);
+        let refused = own.sum.absorb(seen, &self.bounds);
+        own.changed = true;
+        drop(own);
+        self.metrics.fleet.refused(&refused);
+        if urgent {
+            self.urgent.notify_one();
+        }
+    }
+
+    /// Publishes and reads for ever.
+    pub(crate) async fn run(self: Arc<Self>) {
+        let mut others = Others::default();
+        loop {
+            let began = Instant::now();
+            self.round(&mut others).await;
+            let urgent = async {
+                self.urgent.notified().await;
+                sleep_until(began + EVERY_URGENT).await;
+            };
+            tokio::select! {
+                () = sleep_until(began + EVERY) => {}
+                () = urgent => {}
+            }
+        }
+    }
+
+    async fn round(&self, others: &mut Others) {
+        self.publish(others).await;
+        self.read(others).await;
+        self.renew(others);
+    }
+
+    /// Publishes what changed. Not before it is known what this replica's name had published: that would be lost.
+    async fn publish(&self, others: &mut Others) {
+        let due = others
+            .published
+            .is_none_or(|published| published.elapsed() >= RENEW_EVERY);
+        let bytes = {
+            let mut own = self.own.lock();
+            if !others.complete || !(own.changed || due) {
+                return;
+            }
+            own.sum.prune(self.clock.now(), &self.bounds);
+            own.changed = false;
+            self.metrics.fleet.holds(&own.sum);
+            wire::telemetry::encode(&own.sum)
+        };
+        let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        self.metrics.fleet.blob_bytes.set(gauge_value(length));
+        match self.hot.put_blob(&self.replica, bytes, BLOB_TTL).await {
+            Ok(version) => {
+                others.published = Some(Instant::now());
+                others.versions.insert(self.replica.clone(), version);
+            }
+            Err(_logged) => {
+                self.metrics.fleet.blob_failures.inc();
+                self.own.lock().changed = true;
+            }
+        }
+    }
+
+    /// Reads what the others published since.
+    async fn read(&self, others: &mut Others) {
+        let Ok(blobs) = self.hot.blobs(&others.versions).await else {
+            return;
+        };
+        let lost = others.published.is_some() && blobs.iter().all(|it| it.replica != self.replica);
+        if lost {
+            // The store lost its memory.
+            others.published = None;
+        }
+        let there = |replica: &String| blobs.iter().any(|blob| blob.replica == *replica);
+        others.versions.retain(|replica, _| there(replica));
+        others.sums.retain(|replica, _| there(replica));
+        for blob in blobs {
+            self.take(blob, others);
+        }
+        others.complete = true;
+        let count = u64::try_from(others.sums.len()).unwrap_or(u64::MAX);
+        self.metrics.fleet.others.set(gauge_value(count));
+    }
+
+    fn take(&self, blob: Blob, others: &mut Others) {
+        let Blob {
+            replica,
+            version,
+            payload,
+        } = blob;
+        let Some(payload) = payload else {
+            return;
+        };
+        others.versions.insert(replica.clone(), version);
+        let is_own = replica == self.replica;
+        if is_own && others.complete {
+            return;
+        }
+        match wire::telemetry::decode(&payload) {
+            Ok(sum) if is_own => {
+                let refused = self.own.lock().sum.absorb(sum, &self.bounds);
+                self.metrics.fleet.refused(&refused);
+            }
+            Ok(sum) => {
+                others.sums.insert(replica, sum);
+            }
+            Err(error) => {
+                tracing::warn!(replica, %error, "telemetry of a replica is not understood");
+                self.metrics.fleet.blobs_skipped.inc();
+            }
+        }
+    }
+
+    /// Puts the sum of everything in place of the last one.
+    fn renew(&self, others: &Others) {
+        let now = self.clock.now();
+        let own = {
+            let mut own = self.own.lock();
+            own.elsewhere = numbers(others.sums.values());
+            own.sum.clone()
+        };
+        let parts = others.sums.values().cloned().chain([own]);
+        let fleet = Fleet::of(parts, &self.bounds, now);
+        self.fleet.store(Arc::new(fleet));
+    }
+}
+
+/// The highest message number of each data plane.
+fn numbers<'a>(sums: impl Iterator<Item = &'a Aggregate>) -> BTreeMap<PlaneIncarnation, u64> {
+    let mut numbers = BTreeMap::new();
+    for (plane, load) in sums.flat_map(|sum| &sum.planes) {
+        let number: &mut u64 = numbers.entry(*plane).or_default();
+        *number = load.number.max(*number);
+    }
+    numbers
+}
+
+/// A combo is now served by another connection than the fleet knows, or the one it knows failed.
+fn changes_who_serves(seen: &Aggregate, fleet: &Fleet) -> bool {
+    seen.combos.iter().any(|(combo, past)| {
+        let known = fleet.last_known_good(combo);
+        let connection = known.as_ref().and_then(|known| known.connection.as_ref());
+        let at = known
+            .as_ref()
+            .map_or_else(Timestamp::default, |known| known.at);
+        past.targets.values().any(|target| match &target.good {
+            Some(good) if good.at >= at => good.connection.as_ref() != connection,
+            // Whether it is the one that serves is for the sum to say.
+            Some(_) | None => connection.is_some() && target.failed_at > at,
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -16,12 +16,13 @@
 //! | `driver`, `endings`, `delays`, `dispatching` | targets and retries; what ends them early; what is waited for; what is sent |
 //! | `permits` | whether a dispatch needs a permit |
 //! | `wait` | waiting for a cooldown instead of failing |
-//! | [`intent`] | what a request is about |
+//! | [`body`], [`intent`] | what a request's body says; what it is about |
 //! | `emergency` | the last resort when money or quota is used up |
 //! | `terminal`, `wording` | the final answer when nothing is left |
 //! | `explain` | all of it laid open for people |
 
 mod accounts;
+pub mod body;
 mod delays;
 mod dispatching;
 mod driver;

@@ -197,6 +197,10 @@ pub(crate) struct ExplainArguments {
     /// Egress identity of the data plane that would send; without one, egress locks are left out.
     #[arg(long)]
     pub(crate) egress: Option<String>,
+
+    /// File with the body of a request: its tools, images, schema, length and cache key are looked at. Its model is not.
+    #[arg(long)]
+    pub(crate) body: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

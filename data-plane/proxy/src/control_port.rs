@@ -37,6 +37,8 @@ pub trait ControlPort: Send + Sync + 'static {
     fn release(&self, attempt: AttemptId);
     /// Requests can be served (decision 55).
     fn is_ready(&self) -> bool;
+    /// How many data planes live, this one included; at least 1.
+    fn live_data_planes(&self) -> u32;
 }
 
 impl<T: ControlPort> ControlPort for Arc<T> {
@@ -78,5 +80,9 @@ impl<T: ControlPort> ControlPort for Arc<T> {
 
     fn is_ready(&self) -> bool {
         T::is_ready(self)
+    }
+
+    fn live_data_planes(&self) -> u32 {
+        T::live_data_planes(self)
     }
 }

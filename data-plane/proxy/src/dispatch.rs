@@ -8,7 +8,7 @@ use tidegate_plane_client::{Dispatch, Snapshot};
 
 use crate::endpoint::Endpoint;
 use crate::reply::JSON;
-use crate::request::RequestBody;
+use crate::request::{Changes, MaxOutput, RequestBody};
 use crate::upstream::Pieces;
 
 const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
@@ -124,7 +124,11 @@ pub(crate) fn prepare(
     value.set_sensitive(true);
     headers.insert(name, value);
 
-    let mut request = Request::new(Pieces::new(body.with_model(attempt.model.as_str())));
+    let changes = Changes {
+        max_tools: dispatch.max_tools,
+        max_output: max_output(endpoint, dispatch),
+    };
+    let mut request = Request::new(Pieces::new(body.with(attempt.model.as_str(), changes)));
     *request.method_mut() = Method::POST;
     *request.uri_mut() = target;
     *request.headers_mut() = headers;
@@ -132,4 +136,15 @@ pub(crate) fn prepare(
         request,
         credential_version: credential.version,
     })
+}
+
+/// The last resort answers at limited length.
+fn max_output(endpoint: Endpoint, dispatch: &Dispatch) -> Option<MaxOutput> {
+    let tokens = dispatch.emergency_max_tokens?;
+    let member = match endpoint {
+        Endpoint::ChatCompletions | Endpoint::Messages => "max_tokens",
+        Endpoint::Responses => "max_output_tokens",
+        Endpoint::Embeddings => return None,
+    };
+    Some(MaxOutput { tokens, member })
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use http::header::{CACHE_CONTROL, RETRY_AFTER, WARNING};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use tidegate_core::config::{Config, Strategy};
-use tidegate_core::outcome::{LocalFault, Outcome};
+use tidegate_core::outcome::{Attempt, LocalFault, Outcome};
 use tidegate_core::routing::{
     AttemptsSoFar, Plan, PriorAttempt, Rejection, RequestFacts, WaitKind,
 };
@@ -28,9 +28,11 @@ use crate::plan::{self, Planned};
 use crate::proxy::Shared;
 use crate::refusal::Refusal;
 use crate::reply::{
-    DECISION, ErrorContext, FALLBACK_ATTEMPTS, PROVIDER, REQUEST_ID, ReplyBody, refuse,
+    DECISION, EMERGENCY_FALLBACK, ErrorContext, FALLBACK_ATTEMPTS, PROVIDER, REQUEST_ID, ReplyBody,
+    TOOLS_TRUNCATED, refuse,
 };
 use crate::request::RequestBody;
+use crate::retries::Spent;
 use crate::sse::Dialect;
 use crate::stream::{StreamBody, Surroundings};
 
@@ -108,6 +110,17 @@ pub(crate) struct Drive<C: ControlPort> {
     pub(crate) last_outcome: Option<Outcome>,
     /// What ordered the targets of the last dispatch.
     strategy: Option<&'static str>,
+    /// What the client is told of the last dispatch besides.
+    remarks: Remarks,
+}
+
+/// What a client is told of an attempt that was not quite what it asked for.
+#[derive(Debug, Default)]
+struct Remarks {
+    /// So many of its tools were sent.
+    max_tools: Option<u32>,
+    /// The last resort answered, `provider/model`.
+    emergency: Option<HeaderValue>,
 }
 
 impl<C: ControlPort> Drive<C> {
@@ -118,6 +131,7 @@ impl<C: ControlPort> Drive<C> {
             words: None,
             last_outcome: None,
             strategy: None,
+            remarks: Remarks::default(),
             shared,
             request,
             life: Some(life),
@@ -186,6 +200,11 @@ impl<C: ControlPort> Drive<C> {
             let so_far = Arc::make_mut(&mut self.so_far);
             so_far.elsewhere = life.attempts_elsewhere();
             so_far.elapsed_ms = life.elapsed_ms();
+            if self.last_failure.is_some() || !so_far.attempts.is_empty() {
+                let spent = spent(&self.shared, &self.request.facts.model);
+                so_far.budget_spent = spent.combo;
+                so_far.spent_providers = spent.providers;
+            }
             let asked = Instant::now();
             let answer = self.shared.control.decide(Ask {
                 attempt,
@@ -251,6 +270,7 @@ impl<C: ControlPort> Drive<C> {
         self.strategy = snapshot
             .as_deref()
             .and_then(|snapshot| strategy(&snapshot.config, &self.request.facts.model, &dispatch));
+        self.remarks = Remarks::of(&dispatch);
         let prepared = snapshot
             .ok_or(DispatchFault::NotConfigured)
             .and_then(|snapshot| prepare(&snapshot, *endpoint, body, passed, &dispatch));
@@ -407,6 +427,12 @@ impl<C: ControlPort> Drive<C> {
                 headers.insert(DECISION, decision);
             }
             headers.insert(PROVIDER, provider);
+            if let Some(most) = self.remarks.max_tools {
+                headers.insert(TOOLS_TRUNCATED, most.into());
+            }
+            if let Some(target) = &self.remarks.emergency {
+                headers.insert(EMERGENCY_FALLBACK, target.clone());
+            }
         }
     }
 
@@ -416,6 +442,31 @@ impl<C: ControlPort> Drive<C> {
             life.end(Ending::Answered);
         }
     }
+}
+
+impl Remarks {
+    fn of(dispatch: &Dispatch) -> Self {
+        let Attempt {
+            provider, model, ..
+        } = &dispatch.attempt;
+        let target = || HeaderValue::try_from(format!("{provider}/{model}")).ok();
+        Self {
+            max_tools: dispatch.max_tools,
+            emergency: dispatch.emergency_max_tokens.and_then(|_| target()),
+        }
+    }
+}
+
+/// Which retry budgets are spent.
+fn spent<C: ControlPort>(shared: &Shared<C>, model: &str) -> Spent {
+    let Some(snapshot) = shared.control.snapshot() else {
+        return Spent::default();
+    };
+    let config = &snapshot.config;
+    let live_planes = shared.control.live_data_planes();
+    shared
+        .retries
+        .spent(config, config.combo_for(model), live_planes)
 }
 
 fn whole(answer: Answered) -> Response<ReplyBody> {

@@ -13,13 +13,13 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
-use tidegate_core::routing::RequestFacts;
 use tokio::time::Instant;
 
 use crate::control_port::ControlPort;
 use crate::dispatch::Passed;
 use crate::drive::{Admitted, drive};
 use crate::endpoint::{Endpoint, Format, Route};
+use crate::facts;
 use crate::identify;
 use crate::life::Life;
 use crate::metrics::RefusalLabels;
@@ -121,17 +121,9 @@ async fn ask<C: ControlPort>(
         let snapshot = shared.control.snapshot().ok_or(Refusal::NotConfigured)?;
         identify::key(&head.headers, &snapshot.config, shared.limits.require_key)?
     };
-    let forced_connection = identify::forced_connection(&head.headers)?;
     let bytes = read::body(&head.headers, body, &shared.limits).await?;
     let body = RequestBody::parse(bytes, endpoint == Endpoint::Responses)?;
-    let facts = Arc::new(RequestFacts {
-        key,
-        forced_connection,
-        tools: body.tools,
-        tools_forbidden: body.tools_forbidden,
-        embedding: endpoint == Endpoint::Embeddings,
-        ..RequestFacts::new(body.model.as_str(), endpoint.protocol())
-    });
+    let facts = Arc::new(facts::of_request(endpoint, &head.headers, key, &body)?);
     let life = Life::begin(
         Arc::clone(shared),
         shared.next_request_id(),

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use http::{HeaderMap, StatusCode};
 use parking_lot::Mutex;
 use tidegate_core::classify::Classification;
-use tidegate_core::ids::{AttemptId, ModelId, ProviderId};
+use tidegate_core::ids::{AttemptId, ComboName, ModelId, ProviderId};
 use tidegate_core::outcome::{AttemptOutcome, LocalFault, Outcome};
 use tidegate_core::routing::{RequestFacts, WaitKind};
 use tidegate_core::telemetry::aggregate::Verdict;
@@ -31,6 +31,7 @@ use crate::metrics::{
     RequestLabels,
 };
 use crate::proxy::Shared;
+use crate::retries::Held;
 use crate::sse::Tokens;
 use target::Target;
 use trace::Trace;
@@ -38,6 +39,8 @@ use trace::Trace;
 /// An attempt that was sent.
 #[derive(Debug)]
 struct InFlight {
+    /// Counts as an attempt, and as a retry if it is one.
+    _counted: (Held, Option<Held>),
     dispatch: Box<Dispatch>,
     target: Target,
     sent: Instant,
@@ -81,6 +84,10 @@ pub(crate) struct Life<C: ControlPort> {
     permit: Option<AttemptId>,
     in_flight: Option<InFlight>,
     failed: Option<(LastFailure, Target)>,
+    /// The combo the request names, where retries of it are counted.
+    retried: Option<ComboName>,
+    /// Counts as a request in flight, until its end.
+    _counted: Option<Held>,
     combo: bool,
     any_local: bool,
     traces: Vec<Trace>,
@@ -101,7 +108,13 @@ impl<C: ControlPort> Life<C> {
         begun: Instant,
     ) -> Self {
         shared.metrics.requests_in_flight.inc();
+        let combo = shared.control.snapshot().and_then(|snapshot| {
+            let entry = snapshot.config.combo_for(&facts.model)?;
+            Some(entry.combo.name.clone())
+        });
         Self {
+            _counted: combo.as_ref().map(|combo| shared.retries.request(combo)),
+            retried: combo,
             shared,
             family: Arc::default(),
             is_part: false,
@@ -130,6 +143,9 @@ impl<C: ControlPort> Life<C> {
             shared: Arc::clone(&self.shared),
             family: Arc::clone(&self.family),
             is_part: true,
+            retried: self.retried.clone(),
+            // Its request counts already.
+            _counted: None,
             request_id: self.request_id.clone(),
             endpoint: self.endpoint,
             facts,
@@ -227,6 +243,13 @@ impl<C: ControlPort> Life<C> {
     pub(crate) fn sends(&mut self, dispatch: Box<Dispatch>) {
         let now = Instant::now();
         let attempt = &dispatch.attempt;
+        let is_retry = !self.traces.is_empty();
+        let retries = &self.shared.retries;
+        let retried = self.retried.as_ref().filter(|_| is_retry);
+        let counted = (
+            retries.attempt(&attempt.provider, is_retry),
+            retried.map(|combo| retries.retry(combo)),
+        );
         self.traces.push(Trace::new(attempt));
         let sent = (attempt.provider.clone(), attempt.model.clone());
         self.family.sent.lock().push(sent);
@@ -236,6 +259,7 @@ impl<C: ControlPort> Life<C> {
         let target = Target::of(&dispatch, self.shared.control.now());
         target.begins(&self.shared.control);
         self.in_flight = Some(InFlight {
+            _counted: counted,
             dispatch,
             target,
             sent: now,

@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 use crate::control_port::ControlPort;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
+use crate::retries::Retries;
 use crate::server;
 use crate::upstream::Upstream;
 
@@ -50,6 +51,8 @@ pub(crate) struct Shared<C> {
     pub(crate) registry: Arc<RwLock<Registry>>,
     /// Room for requests that wait for a cooldown.
     pub(crate) waiting: Semaphore,
+    /// How much of what is in flight are retries.
+    pub(crate) retries: Arc<Retries>,
     /// Room for client connections.
     connections: Arc<Semaphore>,
     /// Room for connections to the process's own paths.
@@ -88,6 +91,7 @@ impl<C: ControlPort> Proxy<C> {
             control,
             upstream: Upstream::new()?,
             waiting: Semaphore::new(limits.max_waiting.min(Semaphore::MAX_PERMITS)),
+            retries: Arc::default(),
             connections: Arc::new(Semaphore::new(
                 limits.max_connections.min(Semaphore::MAX_PERMITS),
             )),

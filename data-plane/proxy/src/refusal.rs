@@ -38,6 +38,8 @@ pub(crate) enum Refusal {
     NoConversation,
     #[error("x-omniroute-connection does not name a connection")]
     InvalidConnection,
+    #[error("the header {0} cannot be understood")]
+    InvalidHeader(&'static str),
     #[error("no configuration has been received yet")]
     NotConfigured,
     #[error("too many requests are waiting for a cooldown to end")]
@@ -64,9 +66,11 @@ impl Refusal {
             Self::BodyEncoded => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
-            Self::BodyBroken | Self::Body(_) | Self::NoConversation | Self::InvalidConnection => {
-                StatusCode::BAD_REQUEST
-            }
+            Self::BodyBroken
+            | Self::Body(_)
+            | Self::NoConversation
+            | Self::InvalidConnection
+            | Self::InvalidHeader(_) => StatusCode::BAD_REQUEST,
             Self::NotConfigured | Self::WaitingFull { .. } | Self::ShuttingDown => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
@@ -93,6 +97,7 @@ impl Refusal {
             Self::Body(fault) => fault.code(),
             Self::NoConversation => "no_conversation",
             Self::InvalidConnection => "invalid_connection",
+            Self::InvalidHeader(_) => "invalid_header",
             Self::NotConfigured => "configuration_unavailable",
             Self::WaitingFull { .. } => "wait_queue_full",
             Self::Rejected(rejection) => &rejection.code,

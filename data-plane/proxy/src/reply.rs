@@ -14,4 +14,10 @@ pub(crate) const PROVIDER: HeaderName = HeaderName::from_static("x-omniroute-pro
 pub(crate) const DECISION: HeaderName = HeaderName::from_static("x-omniroute-decision");
 pub(crate) const FALLBACK_ATTEMPTS: HeaderName =
     HeaderName::from_static("x-omniroute-fallback-attempts");
+/// Only so many of the request's tools were sent (decision 33).
+pub(crate) const TOOLS_TRUNCATED: HeaderName =
+    HeaderName::from_static("x-omniroute-tools-truncated");
+/// The last resort answered, `provider/model` (decision 34).
+pub(crate) const EMERGENCY_FALLBACK: HeaderName =
+    HeaderName::from_static("x-omniroute-emergency-fallback");
 pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json");

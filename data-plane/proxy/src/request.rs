@@ -4,23 +4,24 @@
 //! the spans of those that matter are remembered, so that one value can be replaced and everything else
 //! stays byte for byte what the client sent.
 
+mod edit;
 mod walk;
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
-use serde::Deserialize;
-use serde::de::IgnoredAny;
+use tidegate_core::routing::body::{self, BodyFacts};
 
+use edit::{Spans, move_up};
 use walk::{Member, members};
+
+pub(crate) use edit::{Changes, MaxOutput};
 
 /// How deep a body's arrays and objects may be nested.
 pub(crate) const MAX_DEPTH: usize = 128;
 /// Longest model or combo name of a request, in bytes.
 pub(crate) const MAX_MODEL_BYTES: usize = 512;
-/// Bodies up to this are sent upstream in one piece; longer ones in pieces that are not copied.
-const COPIED_BELOW: usize = 32 * 1024;
 
 /// What is wrong with a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -72,10 +73,9 @@ pub(crate) struct RequestBody {
     pub(crate) model: String,
     /// The client asked for a stream.
     pub(crate) stream: bool,
-    /// How many tools it offers.
-    pub(crate) tools: u32,
-    /// It forbids their use.
-    pub(crate) tools_forbidden: bool,
+    /// What else it says.
+    pub(crate) facts: BodyFacts,
+    spans: Spans,
     /// `background` as the client sent it; it is no longer in the bytes.
     pub(crate) background: Option<bool>,
 }
@@ -87,8 +87,7 @@ impl RequestBody {
     /// The first thing that is wrong with it.
     pub(crate) fn parse(bytes: Bytes, takes_background: bool) -> Result<Self, BodyFault> {
         let text = std::str::from_utf8(&bytes).map_err(|_| BodyFault::InvalidUtf8)?;
-        let checked: Result<IgnoredAny, _> = serde_json::from_str(text);
-        checked.map_err(|error| BodyFault::InvalidJson {
+        let facts = body::read(text).map_err(|error| BodyFault::InvalidJson {
             line: error.line(),
             column: error.column(),
         })?;
@@ -103,8 +102,8 @@ impl RequestBody {
             model_span,
             model,
             stream,
-            tools: number_of(text, found.tools.as_ref()),
-            tools_forbidden: forbids(text, found.tool_choice.as_ref()),
+            facts,
+            spans: found.spans,
             background: None,
             bytes: Bytes::new(),
         };
@@ -112,11 +111,8 @@ impl RequestBody {
             body.background =
                 flag(text, Some(&member)).map_err(|NotAFlag| BodyFault::InvalidBackground)?;
             body.bytes = without(&bytes, &member.removed);
-            if member.removed.start < body.model_span.start {
-                let length = member.removed.len();
-                body.model_span = body.model_span.start.saturating_sub(length)
-                    ..body.model_span.end.saturating_sub(length);
-            }
+            move_up(&mut body.model_span, &member.removed);
+            body.spans.move_up(&member.removed);
         } else {
             body.bytes = bytes;
         }
@@ -128,23 +124,14 @@ impl RequestBody {
         &self.bytes
     }
 
-    /// The body with another model, as pieces to be sent one after the other.
-    pub(crate) fn with_model(&self, model: &str) -> Vec<Bytes> {
-        if model == self.model {
-            return vec![self.bytes.clone()];
+    /// The body with another model and some changes, as pieces to be sent one after the other.
+    pub(crate) fn with(&self, model: &str, changes: Changes) -> Vec<Bytes> {
+        let mut edits = self.spans.edits(&self.bytes, changes);
+        if model != self.model {
+            let written = serde_json::Value::from(model).to_string();
+            edits.push((self.model_span.clone(), written));
         }
-        let written = serde_json::Value::from(model).to_string();
-        let before = self.bytes.slice(..self.model_span.start);
-        let after = self.bytes.slice(self.model_span.end..);
-        let length = before.len() + written.len() + after.len();
-        if length > COPIED_BELOW {
-            return vec![before, written.into(), after];
-        }
-        let mut whole = BytesMut::with_capacity(length);
-        whole.extend_from_slice(&before);
-        whole.extend_from_slice(written.as_bytes());
-        whole.extend_from_slice(&after);
-        vec![whole.freeze()]
+        edit::apply(&self.bytes, edits)
     }
 }
 
@@ -154,8 +141,7 @@ struct Found {
     model: Option<Member>,
     stream: Option<Member>,
     background: Option<Member>,
-    tools: Option<Member>,
-    tool_choice: Option<Member>,
+    spans: Spans,
 }
 
 impl Found {
@@ -164,16 +150,10 @@ impl Found {
             "model" => ("model", &mut self.model),
             "stream" => ("stream", &mut self.stream),
             "background" => ("background", &mut self.background),
-            // Of these two, too, the last is believed: they decide nothing that must not be got round.
-            "tools" => {
-                self.tools = Some(member);
+            other => {
+                self.spans.take(other, &member);
                 return Ok(());
             }
-            "tool_choice" => {
-                self.tool_choice = Some(member);
-                return Ok(());
-            }
-            _ => return Ok(()),
         };
         // Readers differ in which of two equal members they believe; ours and the upstream's must not.
         if place.replace(member).is_some() {
@@ -202,30 +182,6 @@ fn model_of(text: &str, span: &Range<usize>) -> Result<String, BodyFault> {
         return Err(BodyFault::InvalidModel);
     }
     Ok(model)
-}
-
-/// How many entries a list has; what is no list has none.
-fn number_of(text: &str, member: Option<&Member>) -> u32 {
-    let written = member.and_then(|member| text.get(member.value.clone()));
-    let list: Option<Vec<IgnoredAny>> =
-        written.and_then(|written| serde_json::from_str(written).ok());
-    u32::try_from(list.map_or(0, |list| list.len())).unwrap_or(u32::MAX)
-}
-
-/// `tool_choice` is `none`, as a word or as Anthropic's object.
-fn forbids(text: &str, member: Option<&Member>) -> bool {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Choice<'a> {
-        Word(Cow<'a, str>),
-        Object {
-            #[serde(rename = "type")]
-            kind: Cow<'a, str>,
-        },
-    }
-    let written = member.and_then(|member| text.get(member.value.clone()));
-    let choice = written.and_then(|written| serde_json::from_str(written).ok());
-    matches!(choice, Some(Choice::Word(word) | Choice::Object { kind: word }) if word == "none")
 }
 
 struct NotAFlag;

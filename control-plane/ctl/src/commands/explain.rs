@@ -1,8 +1,14 @@
 //! `tidegatectl explain MODEL`.
 
+use std::path::Path;
+
 use serde_json::{Value, json};
+use tidegate_core::config::Protocol;
+use tidegate_core::routing::body;
 use tidegate_proto::admin::v1::{ExplainRequest, ExplainResponse};
 use tidegate_proto::common::v1::Exclusion;
+use tidegate_proto::routing::v1::RequestFacts;
+use tidegate_wire::routing::facts_to_proto;
 
 use crate::cli::{ExplainArguments, Output};
 use crate::connect::Client;
@@ -20,8 +26,13 @@ pub(crate) async fn run(
         key,
         protocol,
         egress,
+        body,
     } = arguments;
+    let facts = body
+        .map(|path| facts_of(&path, key.as_deref()))
+        .transpose()?;
     let (service, request) = client.call(ExplainRequest {
+        facts,
         model,
         key_id: key.unwrap_or_default(),
         protocol: protocol.unwrap_or_default(),
@@ -58,6 +69,16 @@ pub(crate) async fn run(
         ))?,
     }
     Ok(())
+}
+
+/// What the body of a request says, read as a data plane reads it.
+fn facts_of(path: &Path, key: Option<&str>) -> Result<RequestFacts, Failure> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Failure::Input(format!("{}: {error}", path.display())))?;
+    let body = body::read(&text)
+        .map_err(|error| Failure::Input(format!("{}: no JSON: {error}", path.display())))?;
+    let facts = tidegate_core::routing::RequestFacts::new(String::new(), Protocol::Openai);
+    Ok(facts_to_proto(&facts.with_body(&body, key), false))
 }
 
 fn reason(exclusion: &Exclusion) -> String {

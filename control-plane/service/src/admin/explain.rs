@@ -29,6 +29,8 @@ pub(crate) struct Question {
     pub(crate) protocol: Option<Protocol>,
     /// Absent: no egress lock is shown.
     pub(crate) egress: Option<EgressId>,
+    /// What else is known of the request; model, key and protocol are those above.
+    pub(crate) facts: Option<RequestFacts>,
 }
 
 /// Most accounts whose permits are counted for one explanation.
@@ -75,9 +77,15 @@ impl Admin {
             let first = route.targets.first()?;
             Some(config.provider(&first.provider)?.provider.protocol)
         });
+        let protocol = protocol.unwrap_or(Protocol::Openai);
+        let facts = question
+            .facts
+            .unwrap_or_else(|| RequestFacts::new(String::new(), protocol));
         let facts = RequestFacts {
             key: question.key,
-            ..RequestFacts::new(question.model, protocol.unwrap_or(Protocol::Openai))
+            model: question.model,
+            protocol,
+            ..facts
         };
         let view = Counted {
             view: &self.view,

@@ -161,7 +161,16 @@ impl AdminService for AdminApi {
                 return Err(Refusal::InvalidRequest.status(message));
             }
         };
+        let facts = request.facts.map(|mut facts| {
+            // The protocol is the question's own.
+            facts.protocol = wire::routing::protocol_to_proto(Protocol::Openai).into();
+            wire::routing::facts_from_proto(facts)
+        });
+        let facts = facts
+            .transpose()
+            .map_err(|error| Refusal::InvalidRequest.status(error.to_string()))?;
         let question = Question {
+            facts,
             model: request.model,
             key,
             protocol,

@@ -49,4 +49,8 @@ impl ControlPort for PlaneClient {
     fn is_ready(&self) -> bool {
         Self::is_ready(self)
     }
+
+    fn live_data_planes(&self) -> u32 {
+        Self::live_data_planes(self)
+    }
 }

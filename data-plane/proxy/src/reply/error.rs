@@ -139,6 +139,9 @@ fn recovery(rejection: &Rejection) -> (&'static str, &'static str) {
         "no_executable_targets" | "model_not_found" => {
             ("switch-combo", "ask for another model or combo")
         }
+        "capability_mismatch" | "context_length_exceeded" | "context_requirements_exhausted" => {
+            ("switch-combo", "ask for a model that takes such a request")
+        }
         "quota_exhausted" => ("switch-combo", "every target has used up its quota"),
         "all_models_failed" => ("try-auto", "every target failed; try another combo"),
         _ => ("retry", "try the request again"),

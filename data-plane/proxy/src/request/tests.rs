@@ -3,10 +3,16 @@ use proptest::prelude::*;
 use rstest::rstest;
 use serde_json::{Map, Value, json};
 
-use super::{BodyFault, MAX_DEPTH, RequestBody};
+use super::{BodyFault, Changes, MAX_DEPTH, MaxOutput, RequestBody};
 
 fn parse(text: &str) -> Result<RequestBody, BodyFault> {
     RequestBody::parse(Bytes::copy_from_slice(text.as_bytes()), true)
+}
+
+impl RequestBody {
+    fn as_model(&self, model: &str) -> Vec<Bytes> {
+        self.with(model, Changes::default())
+    }
 }
 
 fn joined(pieces: &[Bytes]) -> String {
@@ -36,25 +42,25 @@ fn joined(pieces: &[Bytes]) -> String {
 #[case::other_duplicates_stay(r#"{"a":1,"a":2,"model":"x"}"#, r#"{"a":1,"a":2,"model":"new/m"}"#)]
 #[case::brackets_in_text(r#"{"a":"}]{[","model":"x"}"#, r#"{"a":"}]{[","model":"new/m"}"#)]
 fn only_the_models_value_changes(#[case] sent: &str, #[case] expected: &str) {
-    assert_eq!(joined(&parse(sent).unwrap().with_model("new/m")), expected);
+    assert_eq!(joined(&parse(sent).unwrap().as_model("new/m")), expected);
 }
 
 #[test]
 fn a_name_that_needs_escapes_is_escaped() {
     let body = parse(r#"{"model":"a"}"#).unwrap();
-    assert_eq!(joined(&body.with_model("q\"\\")), r#"{"model":"q\"\\"}"#);
+    assert_eq!(joined(&body.as_model("q\"\\")), r#"{"model":"q\"\\"}"#);
 }
 
 #[test]
 fn the_same_model_leaves_the_body_as_it_came() {
     let body = parse(r#"{"model":"\u0061"}"#).unwrap();
-    assert_eq!(joined(&body.with_model("a")), r#"{"model":"\u0061"}"#);
+    assert_eq!(joined(&body.as_model("a")), r#"{"model":"\u0061"}"#);
 }
 
 #[test]
 fn a_long_body_is_sent_in_pieces() {
     let sent = json!({"model": "a", "input": "x".repeat(100_000)}).to_string();
-    let pieces = parse(&sent).unwrap().with_model("b");
+    let pieces = parse(&sent).unwrap().as_model("b");
     assert!(pieces.len() > 1);
     assert_eq!(
         joined(&pieces),
@@ -69,14 +75,14 @@ fn a_long_body_is_sent_in_pieces() {
 fn background_is_cut_out(#[case] sent: &str, #[case] expected: &str) {
     let body = parse(sent).unwrap();
     assert_eq!(body.background, Some(true));
-    assert_eq!(joined(&body.with_model("b")), expected);
+    assert_eq!(joined(&body.as_model("b")), expected);
 }
 
 #[test]
 fn background_stays_where_it_means_nothing() {
     let sent = r#"{"model":"a","background":"blue"}"#;
     let body = RequestBody::parse(Bytes::from_static(sent.as_bytes()), false).unwrap();
-    assert_eq!(joined(&body.with_model("a")), sent);
+    assert_eq!(joined(&body.as_model("a")), sent);
 }
 
 #[rstest]
@@ -175,7 +181,7 @@ proptest! {
         let body = parse(&sent).unwrap();
         prop_assert_eq!(&body.model, &old);
         prop_assert_eq!(body.background, background);
-        let rewritten = joined(&body.with_model(&new));
+        let rewritten = joined(&body.as_model(&new));
         let read: Value = serde_json::from_str(&rewritten).unwrap();
         prop_assert_eq!(read, Value::Object(expected));
         if background.is_none() {
@@ -215,5 +221,92 @@ fn tools_are_counted(#[case] members: &str, #[case] tools: u32, #[case] forbidde
         .replacen('{', r#"{"model": "m", "#, 1)
         .replace(", }", "}");
     let body = RequestBody::parse(Bytes::from(text), false).unwrap();
-    assert_eq!((body.tools, body.tools_forbidden), (tools, forbidden));
+    assert_eq!(
+        (body.facts.tools, body.facts.tools_forbidden),
+        (tools, forbidden)
+    );
+}
+
+#[rstest]
+#[case::cut(
+    r#"{"tools":[1,{"a":[2]},"x"],"model":"m"}"#,
+    2,
+    r#"{"tools":[1,{"a":[2]}],"model":"m"}"#
+)]
+#[case::white_space(
+    r#"{"tools": [ 1 , 2 ] ,"model":"m"}"#,
+    1,
+    r#"{"tools": [ 1] ,"model":"m"}"#
+)]
+#[case::enough(r#"{"tools":[1,2],"model":"m"}"#, 2, r#"{"tools":[1,2],"model":"m"}"#)]
+#[case::none_left(r#"{"tools":[1,2],"model":"m"}"#, 0, r#"{"tools":[],"model":"m"}"#)]
+#[case::empty(r#"{"tools":[ ],"model":"m"}"#, 1, r#"{"tools":[ ],"model":"m"}"#)]
+#[case::no_list(
+    r#"{"tools":{"a":1},"model":"m"}"#,
+    0,
+    r#"{"tools":{"a":1},"model":"m"}"#
+)]
+#[case::brackets_in_text(
+    r#"{"tools":["],[",2,3],"model":"m"}"#,
+    1,
+    r#"{"tools":["],["],"model":"m"}"#
+)]
+#[case::behind_what_was_cut_out(
+    r#"{"background":true,"tools":[1,2],"model":"m"}"#,
+    1,
+    r#"{"tools":[1],"model":"m"}"#
+)]
+#[case::no_tools(r#"{"model":"m"}"#, 1, r#"{"model":"m"}"#)]
+fn tools_are_cut(#[case] sent: &str, #[case] most: u32, #[case] expected: &str) {
+    let changes = Changes {
+        max_tools: Some(most),
+        max_output: None,
+    };
+    assert_eq!(joined(&parse(sent).unwrap().with("m", changes)), expected);
+}
+
+#[rstest]
+#[case::larger(
+    r#"{"model":"m","max_tokens":9000}"#,
+    r#"{"model":"m","max_tokens":4096}"#
+)]
+#[case::smaller(r#"{"model":"m","max_tokens":10}"#, r#"{"model":"m","max_tokens":10}"#)]
+#[case::null(
+    r#"{"model":"m","max_tokens":null}"#,
+    r#"{"model":"m","max_tokens":4096}"#
+)]
+#[case::other_name(
+    r#"{"max_completion_tokens":9000,"model":"m"}"#,
+    r#"{"max_completion_tokens":4096,"model":"m"}"#
+)]
+#[case::both(
+    r#"{"max_completion_tokens":9000,"model":"m","max_tokens":1e9}"#,
+    r#"{"max_completion_tokens":4096,"model":"m","max_tokens":4096}"#
+)]
+#[case::none(r#" {"model":"m"}"#, r#" {"max_tokens":4096,"model":"m"}"#)]
+fn an_answer_is_kept_short(#[case] sent: &str, #[case] expected: &str) {
+    let changes = Changes {
+        max_tools: None,
+        max_output: Some(MaxOutput {
+            tokens: 4_096,
+            member: "max_tokens",
+        }),
+    };
+    assert_eq!(joined(&parse(sent).unwrap().with("m", changes)), expected);
+}
+
+#[test]
+fn several_changes_are_made_at_once() {
+    let sent = r#"{"tools":[1,2],"model":"a","max_tokens":9000}"#;
+    let changes = Changes {
+        max_tools: Some(1),
+        max_output: Some(MaxOutput {
+            tokens: 5,
+            member: "max_tokens",
+        }),
+    };
+    assert_eq!(
+        joined(&parse(sent).unwrap().with("long/name", changes)),
+        r#"{"tools":[1],"model":"long/name","max_tokens":5}"#
+    );
 }

@@ -61,13 +61,36 @@ pub(super) fn members(
     }
 }
 
-fn skip_space(bytes: &[u8], from: usize) -> usize {
+pub(super) fn skip_space(bytes: &[u8], from: usize) -> usize {
     let rest = bytes.get(from..).unwrap_or_default();
     let space = rest
         .iter()
         .take_while(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r'))
         .count();
     from.saturating_add(space)
+}
+
+/// Where the first `count` entries of the list end whose bracket opens at `from`; `None` when it has no more than that,
+/// or is no list. The text is valid.
+pub(super) fn end_of_entries(bytes: &[u8], from: usize, count: u32) -> Option<usize> {
+    if bytes.get(from) != Some(&b'[') {
+        return None;
+    }
+    let mut at = from.saturating_add(1);
+    let mut end = at;
+    for _ in 0..count {
+        let start = skip_space(bytes, at);
+        if bytes.get(start) == Some(&b']') {
+            return None;
+        }
+        end = end_of_value(bytes, start, usize::MAX).ok()?;
+        let comma = skip_space(bytes, end);
+        if bytes.get(comma) != Some(&b',') {
+            return None;
+        }
+        at = comma.saturating_add(1);
+    }
+    (bytes.get(skip_space(bytes, at)) != Some(&b']')).then_some(end)
 }
 
 /// `from` is the opening quote; gives the place behind the closing one.

@@ -50,6 +50,8 @@ pub(crate) struct Options {
     pub(crate) combo: Value,
     /// Settings beside those about waits.
     pub(crate) settings: Value,
+    /// Tools that `one/m` takes at most.
+    pub(crate) tool_limit: Option<u32>,
 }
 
 impl Default for Options {
@@ -62,6 +64,7 @@ impl Default for Options {
             plans: false,
             combo: json!({}),
             settings: json!({}),
+            tool_limit: None,
         }
     }
 }
@@ -78,7 +81,11 @@ impl Bench {
             FakeUpstream::builder().name("ant").start().await.unwrap(),
         );
         let document = document([&one, &two, &ant], &options);
-        let control = Arc::new(FakeControl::new(document, options.deadlines));
+        let mut control = FakeControl::new(document, options.deadlines);
+        if let Some(limit) = options.tool_limit {
+            control = control.with_tool_limit("one", "m", limit);
+        }
+        let control = Arc::new(control);
         let registry = Arc::new(RwLock::new(Registry::default()));
         let proxy = Proxy::new(Arc::clone(&control), options.limits, registry).unwrap();
         let proxy = Arc::new(proxy);

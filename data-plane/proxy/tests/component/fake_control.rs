@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
+use tidegate_core::catalogue::{Catalogue, ModelInfo};
 use tidegate_core::classify::{ClassifyContext, classify};
 use tidegate_core::config::{Config, Document};
-use tidegate_core::ids::{AttemptId, ConnectionId, PlaneIncarnation, ProviderId, Shard};
+use tidegate_core::ids::{AttemptId, ConnectionId, ModelId, PlaneIncarnation, ProviderId, Shard};
 use tidegate_core::outcome::{Attempt, AttemptOutcome};
 use tidegate_core::routing::{
     self, AttemptsSoFar, Counters, Decision, DecisionTurns, Input, PriorAttempt, View,
@@ -98,6 +99,19 @@ impl FakeControl {
             })),
             ..Self::unconfigured(deadlines)
         }
+    }
+
+    /// The same, where a model is known to take only so many tools.
+    pub(crate) fn with_tool_limit(mut self, provider: &str, model: &str, limit: u32) -> Self {
+        let snapshot = Arc::make_mut(self.snapshot.as_mut().unwrap());
+        let row = ModelInfo {
+            tool_limit: Some(limit),
+            ..ModelInfo::default()
+        };
+        let provider = ProviderId::new(provider).unwrap();
+        let model = ModelId::new(model).unwrap();
+        Arc::make_mut(&mut snapshot.config).catalogue = Catalogue::new([(provider, model, row)]);
+        self
     }
 
     /// Without any configuration.
@@ -302,5 +316,9 @@ impl ControlPort for FakeControl {
 
     fn is_ready(&self) -> bool {
         self.snapshot.is_some()
+    }
+
+    fn live_data_planes(&self) -> u32 {
+        1
     }
 }

@@ -86,8 +86,9 @@ async fn an_attempt_that_is_not_sent_is_given_back() {
     assert_eq!(bench.control.outcomes(), []);
 }
 
+/// A client that disconnects while its request waits is counted as gone; nobody is there to read the 499.
 #[tokio::test]
-async fn a_client_may_leave_while_it_waits_for_a_cooldown() {
+async fn vector_routing_v_cw12() {
     let bench = Bench::start_with(Options {
         waits: true,
         ..Options::default()
@@ -101,6 +102,8 @@ async fn a_client_may_leave_while_it_waits_for_a_cooldown() {
         })
         .await;
     assert_eq!(bench.one.log().count(&Selector::any()), 1);
+    let end = "tidegate_dp_requests_total{endpoint=\"chat_completions\",end=\"client_abort\"}";
+    assert!((bench.metric(end).await - 1.0).abs() < 0.5);
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ mod bad_input;
 #[cfg(test)]
 mod bench;
 #[cfg(test)]
+mod changes;
 mod client;
 #[cfg(test)]
 mod drain;

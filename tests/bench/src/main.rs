@@ -3,8 +3,8 @@
 //! Each figure compares two sides in one run: ours and the least that could do the same job (a tonic service that does
 //! nothing, a hyper proxy that only hands bytes on). The sides alternate, five rounds each, and medians are compared, so
 //! that what else the machine does meets both. Nothing here passes or fails; `target/bench/summary.json` holds the
-//! figures, named as in `docs/benchmarks.md`. Some parts have no other side: `classify` and `transitions` measure
-//! the rules by themselves, and `outage` a fleet under reports of failures, where what must hold is a bound (nothing falls behind).
+//! figures, named as in `docs/benchmarks.md`. Some parts have no other side: `classify`, `transitions` and `routing`
+//! measure the rules by themselves, and `outage` a fleet under reports of failures, where what must hold is a bound (nothing falls behind).
 //!
 //! Without arguments all parts run; otherwise those that are named.
 #![expect(
@@ -18,6 +18,7 @@ mod load;
 mod outage;
 mod process;
 mod proxy;
+mod routing;
 mod rules;
 mod setting;
 mod summary;
@@ -39,7 +40,14 @@ const ROUND_TIME: Duration = Duration::from_secs(2);
 const SUMMARY: &str = "target/bench/summary.json";
 
 /// The parts, in their order.
-const PARTS: [&str; 5] = ["classify", "transitions", "decide", "proxy", "outage"];
+const PARTS: [&str; 6] = [
+    "classify",
+    "transitions",
+    "routing",
+    "decide",
+    "proxy",
+    "outage",
+];
 
 #[tokio::main]
 async fn main() -> Result<()> {
@@ -54,6 +62,9 @@ async fn main() -> Result<()> {
     }
     if wanted("transitions") {
         transitions::measure(&mut summary)?;
+    }
+    if wanted("routing") {
+        routing::measure(&mut summary)?;
     }
     if wanted("decide") || wanted("proxy") {
         let setting = Setting::start().await?;

@@ -210,7 +210,13 @@ impl Shard {
     /// spread short names badly) is part of the stored format.
     #[must_use]
     pub fn of_provider(provider: &ProviderId) -> Self {
-        let mut hash = crate::hash::extend(crate::hash::EMPTY, provider.as_str().as_bytes());
+        Self::of_name(provider.as_str())
+    }
+
+    /// The shard of what hangs on no provider, such as the counters of a combo; the same hash.
+    #[must_use]
+    pub fn of_name(name: &str) -> Self {
+        let mut hash = crate::hash::extend(crate::hash::EMPTY, name.as_bytes());
         hash ^= hash >> 33;
         hash = hash.wrapping_mul(0xff51_afd7_ed55_8ccd);
         hash ^= hash >> 33;

@@ -12,6 +12,7 @@
 mod grants;
 mod permit;
 mod probe;
+mod turn;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

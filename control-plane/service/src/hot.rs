@@ -119,6 +119,18 @@ impl Hot {
         Ok(found)
     }
 
+    /// Takes the next number of a counter that all replicas share.
+    pub(crate) async fn next_turn(
+        &self,
+        shard: Shard,
+        key: &str,
+        ttl: Duration,
+        limit: Duration,
+    ) -> Result<u64, HotStoreError> {
+        let taken = self.store.next_turn(shard, key, ttl);
+        self.call(StoreCall::Turn, limit, taken).await
+    }
+
     /// The store's time at least: the clock's, or what the last answer showed if that is later. A clock that is
     /// behind by more than a call's limit would have every write refused as late until it is calibrated anew.
     fn store_now(&self, now: Instant) -> Timestamp {

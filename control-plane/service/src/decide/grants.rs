@@ -149,7 +149,8 @@ impl Decider {
             let dispatch = match self.decide_on(&question, &view, &turns, random) {
                 Decision::Dispatch(dispatch) => dispatch,
                 Decision::TakeTurn(key) => {
-                    turns.fetched(key, None);
+                    let turn = self.shared_turn(&key, deadline).await;
+                    turns.fetched(key, turn);
                     continue;
                 }
                 decision @ (Decision::Wait(_) | Decision::Reject(_) | Decision::Plan(_)) => {

@@ -56,6 +56,7 @@ labels! {
         Swap = "swap",
         Cell = "cell",
         Blob = "blob",
+        Turn = "turn",
     }
 
     /// How a store call ended.
@@ -76,6 +77,14 @@ labels! {
         TooOld = "too_old",
         /// Not understood, or of something that is not configured.
         Invalid = "invalid",
+    }
+
+    /// Who counted a turn that all replicas take together.
+    pub(crate) enum TurnTaken {
+        /// The hot store: exact over the fleet.
+        Shared = "shared",
+        /// This replica alone, the store being away.
+        Local = "local",
     }
 
     /// Who took a half-open probe.
@@ -151,6 +160,11 @@ struct GrantLabel {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct TurnLabel {
+    taken: TurnTaken,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct PermitLabel {
     grant: PermitGrant,
 }
@@ -175,6 +189,7 @@ pub(crate) struct Metrics {
     hot_call_seconds: Histogram,
     reports: Family<FateLabel, Counter>,
     probes: Family<GrantLabel, Counter>,
+    turns: Family<TurnLabel, Counter>,
     permits: Family<PermitLabel, Counter>,
     dropped: Family<DroppedLabel, Counter>,
     token_refreshes: Family<TokenLabel, Counter>,
@@ -216,6 +231,7 @@ impl Metrics {
             hot_call_seconds: Histogram::new(exponential_buckets(0.000_1, 2.0, 12)),
             reports: Family::default(),
             probes: Family::default(),
+            turns: Family::default(),
             permits: Family::default(),
             dropped: Family::default(),
             token_refreshes: Family::default(),
@@ -264,6 +280,8 @@ impl Metrics {
             self.reports.clone(),
         );
         registry.register("probes", "Half-open probes asked for", self.probes.clone());
+        let help = "Numbers taken of counters that all replicas share";
+        registry.register("turns", help, self.turns.clone());
         registry.register(
             "permits",
             "Permits of connections asked for",
@@ -361,6 +379,9 @@ impl Metrics {
         for grant in [ProbeGrant::Shared, ProbeGrant::Local, ProbeGrant::Refused] {
             self.probes.get_or_create(&GrantLabel { grant }).inc_by(0);
         }
+        for taken in [TurnTaken::Shared, TurnTaken::Local] {
+            self.turns.get_or_create(&TurnLabel { taken }).inc_by(0);
+        }
         for grant in [
             PermitGrant::Shared,
             PermitGrant::Local,
@@ -423,6 +444,11 @@ impl Metrics {
                 .get_or_create(&FateLabel { fate })
                 .inc_by(count);
         }
+    }
+
+    /// Counts a number taken.
+    pub(crate) fn turn(&self, taken: TurnTaken) {
+        self.turns.get_or_create(&TurnLabel { taken }).inc();
     }
 
     /// Counts a probe.

@@ -8,6 +8,7 @@ mod bad_input;
 mod bench;
 #[cfg(test)]
 mod changes;
+#[cfg(test)]
 mod client;
 #[cfg(test)]
 mod drain;
@@ -19,6 +20,7 @@ mod fake_control;
 mod leaving;
 #[cfg(test)]
 mod pass_through;
+#[cfg(test)]
 mod permits;
 #[cfg(test)]
 mod plans;

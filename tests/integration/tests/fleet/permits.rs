@@ -14,7 +14,7 @@ use tidegate_test_support::{FleetOptions, eventually};
 use tokio_util::task::TaskTracker;
 
 /// Requests for the only account that is asked in these tests.
-fn one_a() -> Selector {
+pub(crate) fn one_a() -> Selector {
     Selector::any().credential("sk-one-a")
 }
 
@@ -38,10 +38,11 @@ async fn capped(cap: u32, strategy: &str, config: &str) -> Result<World> {
 
 /// A fleet whose decisions may take long: on a busy machine they would be made without the control plane, out of
 /// shares, of which there is one for each data plane.
-fn patient() -> FleetOptions {
+pub(crate) fn patient() -> FleetOptions {
     let limits = [
         ("TIDEGATE_DECIDE_LIMIT", "5s"),
         ("TIDEGATE_DECISION_LIMIT", "4s"),
+        ("TIDEGATE_DECISION_STORE_LIMIT", "3s"),
     ];
     FleetOptions {
         env: limits
@@ -51,7 +52,7 @@ fn patient() -> FleetOptions {
     }
 }
 
-fn held_at(gate: &Gate) -> Mode {
+pub(crate) fn held_at(gate: &Gate) -> Mode {
     Mode::AtGate {
         gate: gate.clone(),
         then: Box::new(Mode::Ok),
@@ -59,17 +60,18 @@ fn held_at(gate: &Gate) -> Mode {
 }
 
 /// Sends a request that goes on in the background.
-fn send(world: &World, plane: usize, model: &'static str) -> Result<Sent> {
+pub(crate) fn send(world: &World, plane: usize, model: &'static str) -> Result<Sent> {
     let addr = world.data_plane(plane)?;
     Ok(Sent(
         TaskTracker::new().spawn(async move { chat(addr, model).await }),
     ))
 }
 
-struct Sent(tokio::task::JoinHandle<Result<Answer>>);
+/// A request under way.
+pub(crate) struct Sent(tokio::task::JoinHandle<Result<Answer>>);
 
 impl Sent {
-    async fn answer(self) -> Result<Answer> {
+    pub(crate) async fn answer(self) -> Result<Answer> {
         tokio::time::timeout(LIMIT, self.0).await??
     }
 }
@@ -83,7 +85,7 @@ async fn serves(world: &World, plane: usize, limit: Duration) -> Result<()> {
     .await
 }
 
-async fn reaches(world: &World, count: u64) -> Result<()> {
+pub(crate) async fn reaches(world: &World, count: u64) -> Result<()> {
     let reached = world.one.log().wait_for(&one_a(), count, LIMIT).await;
     ensure!(reached, "{count} requests never reached the account");
     Ok(())

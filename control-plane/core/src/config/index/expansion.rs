@@ -19,6 +19,9 @@ use super::combos::MAX_ALL_TARGETS;
 /// stands behind its expanded ones.
 const MAX_EXPANDED: usize = 1_000;
 
+/// A list of targets, and the same expanded.
+type Pair = (Arc<[ComboTarget]>, Arc<[ComboTarget]>);
+
 type Providers = BTreeMap<ProviderId, ProviderEntry>;
 
 /// Expands the targets of every combo that orders accounts. All of them together get at most as many targets as steps may
@@ -26,7 +29,7 @@ type Providers = BTreeMap<ProviderId, ProviderEntry>;
 pub(super) fn expand(entries: &mut BTreeMap<ComboName, ComboEntry>, providers: &Providers) {
     let mut all_room = MAX_ALL_TARGETS;
     // Built-in combos share their targets, so they share the expanded ones too.
-    let mut shared: Option<(Arc<[ComboTarget]>, Arc<[ComboTarget]>)> = None;
+    let mut shared: Option<Pair> = None;
     for entry in entries.values_mut() {
         let ranges = ranges(entry);
         let is_whole = entry.units.is_empty();

@@ -11,7 +11,8 @@ fn world(strategy: &str, config: Value) -> World {
     let providers = ["a", "b"].map(|id| {
         json!({"id": id, "protocol": "openai", "baseUrl": "https://x.example/v1", "accountStrategy": "round-robin"})
     });
-    let connections = ["a1", "a2", "b1", "b2"].map(|id| json!({"id": id, "provider": &id[..1]}));
+    let connections = [("a1", "a"), ("a2", "a"), ("b1", "b"), ("b2", "b")]
+        .map(|(id, provider)| json!({"id": id, "provider": provider}));
     let mut world = World::of(
         json!({
             "providers": providers,

@@ -1,0 +1,68 @@
+//! Strategies that promise an exact share, over two control planes and two data planes at once (decision 51).
+
+use anyhow::Result;
+use futures::future::try_join_all;
+use tidegate_integration::{World, chat};
+use tidegate_test_support::upstream::Selector;
+
+use crate::permits::patient;
+
+const MODELS: [&str; 3] = ["a", "b", "c"];
+/// Blocks of one request for each target.
+const BLOCKS: u64 = 20;
+/// Requests in flight at once.
+const AT_ONCE: usize = 12;
+
+async fn world(strategy: &str, config: &str) -> Result<World> {
+    // Nothing is decided or counted apart only because the machine is busy.
+    let world = World::start_with(patient()).await?;
+    let document = format!(
+        "
+providers:
+  - {{id: one, protocol: openai, baseUrl: {one}, class: apikey, models: [a, b, c]}}
+connections:
+  - {{id: one-a, provider: one, credential: {{file: one-a.key}}}}
+combos:
+  - {{name: main, strategy: {strategy}, steps: [one/a, one/b, one/c], config: {config}}}
+keys:
+  - {{id: client, secret: {{file: client.key}}}}
+",
+        one = world.one.base_url(),
+    );
+    world.fleet.apply(&document).await?;
+    world.one.log().clear();
+    Ok(world)
+}
+
+/// How often each target was called after so many requests, taken in turns by both data planes.
+async fn shares(world: &World, requests: u64) -> Result<[u64; 3]> {
+    let planes = [world.data_plane(0)?, world.data_plane(1)?];
+    let mut numbers = (0..requests).zip(planes.into_iter().cycle()).peekable();
+    while numbers.peek().is_some() {
+        let batch = numbers.by_ref().take(AT_ONCE);
+        let answers = try_join_all(batch.map(|(_, plane)| chat(plane, "main"))).await?;
+        for answer in answers {
+            assert_eq!(answer.status, 200, "{answer:?}");
+        }
+    }
+    Ok(MODELS.map(|model| world.one.log().count(&Selector::any().model(model))))
+}
+
+/// V-SR2: one sequence of decks for the whole fleet.
+#[tokio::test]
+async fn vector_routing_v_sr2() -> Result<()> {
+    let world = world("strict-random", "{}").await?;
+    let shares = shares(&world, BLOCKS * 3).await?;
+    assert_eq!(shares, [BLOCKS; 3], "each target once in each block");
+    Ok(())
+}
+
+#[tokio::test]
+async fn round_robin_is_off_by_at_most_one_for_each_replica() -> Result<()> {
+    let world = world("round-robin", "{stickyRoundRobinLimit: 1}").await?;
+    let shares = shares(&world, BLOCKS * 3).await?;
+    for share in shares {
+        assert!(share.abs_diff(BLOCKS) <= 2, "{shares:?}");
+    }
+    Ok(())
+}

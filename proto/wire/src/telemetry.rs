@@ -365,20 +365,20 @@ mod tests {
 
     fn everything() -> Aggregate {
         let connection = ConnectionId::new("c").unwrap();
-        let window = Some(QuotaWindow {
+        let window = QuotaWindow {
             used: Finite::new(0.5).unwrap(),
             resets_at: Some(NOW),
-        });
+        };
         let seen = QuotaSnapshot {
-            session: window,
-            weekly_by_model: vec![(ModelId::new("m").unwrap(), window.unwrap())],
+            session: Some(window),
+            weekly_by_model: vec![(ModelId::new("m").unwrap(), window)],
             used: Some(Finite::ONE),
             limit_reached: true,
             observed_at: NOW,
             ..QuotaSnapshot::default()
         };
         let fetched = QuotaSnapshot {
-            monthly: window,
+            monthly: Some(window),
             resets_at: Some(NOW),
             unreadable: true,
             ..QuotaSnapshot::default()
@@ -426,7 +426,7 @@ mod tests {
                     .as_mut()
                     .unwrap()
                     .weights
-                    .clear()
+                    .clear();
             },
             |it| it.connections[0].seen_quota.as_mut().unwrap().used = Some(1.1),
             |it| it.tool_limits[0].limit = 0,

@@ -1,5 +1,5 @@
-//! What a decision costs in this process: for a combo of five targets beside 10 and beside 100,000 configured
-//! connections, in turns, and for `auto` with 50 candidates.
+//! What a decision costs in this process: for a combo of five targets with 10 and with 100,000 configured connections,
+//! in turns, and for `auto` with 50 candidates.
 //!
 //! The configurations differ in nothing but the connections that the combo has no business with.
 
@@ -79,7 +79,7 @@ pub(crate) fn measure(summary: &mut Summary) -> Result<()> {
 }
 
 impl World {
-    /// A combo of five pinned targets beside `connections` connections of other providers.
+    /// A combo of five pinned targets; with the connections of another provider there are `connections` in all.
     fn with_five_targets(connections: usize) -> Result<Self> {
         let mut providers: Vec<Value> = (0..5)
             .map(|number| provider(&format!("p{number}")))
@@ -89,7 +89,7 @@ impl World {
             .map(|number| json!({"id": format!("c{number}"), "provider": format!("p{number}")}))
             .collect();
         entries.extend(
-            (0..connections)
+            (entries.len()..connections)
                 .map(|number| json!({"id": format!("o{number}"), "provider": "others"})),
         );
         let steps: Vec<Value> = (0..5)

@@ -36,6 +36,7 @@ pub mod refresh;
 pub mod retry_budget;
 pub mod routing;
 mod secret_source;
+pub mod session_key;
 pub mod settings;
 pub mod state;
 pub mod telemetry;

@@ -7,6 +7,7 @@
 //! | [`settings`], [`config`] | the configuration document, its validation and its indexed form |
 //! | [`outcome`], [`classify`] | what was seen, and what it means |
 //! | [`breaker`], [`gate`], [`egress`], [`cooldown`], [`lockout`] | one state machine each |
+//! | [`lease`] | one connection for one owner at a time |
 //! | [`permit`] | how many attempts may be under way on a connection at once |
 //! | [`daily_reset`] | when the quotas of a day begin anew |
 //! | [`refresh`] | when the access token of a connection is renewed |
@@ -27,6 +28,7 @@ pub mod gate;
 mod glob;
 mod hash;
 pub mod ids;
+pub mod lease;
 pub mod lockout;
 pub mod number;
 pub mod outcome;

@@ -7,20 +7,36 @@
 //! | [`LeaseError`], [`lifecycle_body`] | every refusal with status and code, and the bodies of answers |
 //! | [`read_lifecycle`], [`LeaseContext`] | what a client sent, checked in the order of the contract |
 //! | [`Lease`] | a row, its state and how it ended |
+//! | [`Rows`], [`Step`], [`Change`] | what a transaction reads, answers and writes |
+//! | [`acquire`], [`renew`], [`release`], [`status`] | what clients ask for |
+//! | [`place`], [`reconcile`] | where a request goes, and what a new configuration ends |
+//! | [`Activity`] | what is in flight |
 
+mod activity;
 mod answer;
 mod error;
 mod generation;
+mod lifecycle;
 mod owner;
+mod placement;
 mod record;
 mod request;
+mod rows;
+#[cfg(test)]
+mod tests;
 
+pub use activity::Activity;
 pub use answer::lifecycle_body;
 pub use error::{Capacity, LeaseError};
 pub use generation::{Generation, MAX_GENERATION};
+pub use lifecycle::{
+    Acquire, Eligibility, LEASE_TTL_BOUNDS_MS, LEASE_TTL_MS, Named, acquire, release, renew, status,
+};
 pub use owner::{OwnerHash, OwnerHashError};
+pub use placement::{Inference, Placement, place, reconcile};
 pub use record::{EndReason, Ended, Lease, LeaseId, LeaseState};
 pub use request::{
     Action, Bearer, LeaseContext, LeaseKey, Lifecycle, MAX_LIFECYCLE_BYTES, MAX_MODEL_CHARACTERS,
     Refused, read_lifecycle,
 };
+pub use rows::{Change, Eligible, InFlight, Rows, Step, expire};

@@ -11,6 +11,7 @@ mod effective;
 mod entries;
 mod error_rules;
 mod gate;
+mod leases;
 mod members;
 mod number;
 mod overrides;
@@ -30,6 +31,7 @@ pub use error_rules::{
     BanDetectionSettings, DailyResetSettings, ErrorRulesSettings, ProviderErrorRule, RuleScope,
 };
 pub use gate::{GateClassSettings, ProviderCooldownSettings};
+pub use leases::LeaseSettings;
 pub use members::MAX_COOLDOWN_WAIT_MS;
 pub use overrides::{BreakerOverrides, GateClassOverrides, GateOverrides, Overrides};
 pub use routing::{EmergencyFallbackSettings, QuotaPreflightSettings, RetryBudgetSettings};

@@ -8,7 +8,7 @@
 //! | `order`, `units`, [`strategy`] | the order in which targets and accounts are tried |
 //! | `layers` | what may reorder targets afterwards: conversations and equal prompts stay with their account |
 //! | `turns`, `recent` | counters that strategies take turns with, and what was sent just now |
-//! | `private_view` | the view with the request's own failures in it |
+//! | `private_view`, `full_view` | the view with the request's own failures in it, and with what has no permit left |
 //! | `gates`, `quota`, `exclusion` | the ordered list of reasons to skip an account, and what was skipped |
 //! | `exhaustion` | what earlier attempts of the same request rule out |
 //! | `progress`, `reordered` | which pass and target the request is at, also when the configuration changed meanwhile |
@@ -32,6 +32,7 @@ mod exclusion;
 mod exhaustion;
 mod explain;
 mod filters;
+mod full_view;
 mod fusion;
 mod gates;
 pub mod intent;
@@ -77,6 +78,7 @@ pub use driver::{decide, next_target_same_provider};
 pub use emergency::EMERGENCY_TARGET;
 pub use exclusion::MAX_EXCLUSIONS;
 pub use explain::{ExplainedTarget, Explanation, MAX_EXPLAINED, explain};
+pub use full_view::WithFull;
 pub use fusion::{Panel, PanelResult, Shortfall};
 pub use permits::{MAX_QUEUE_DEPTH, MAX_QUEUE_TIMEOUT_MS, PermitDemand, PermitPolicy, PermitQueue};
 pub use pipeline::{StageFault, stage_failure};

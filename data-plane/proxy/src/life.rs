@@ -7,32 +7,29 @@
 //! counted and logged, once. What was granted to a question that is dropped before its answer is given back by
 //! whoever put the question ([`ControlPort::decide`]).
 
+mod closing;
+mod family;
 mod target;
+mod telling;
 mod trace;
 
-use std::fmt::Write as _;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::{HeaderMap, StatusCode};
-use parking_lot::Mutex;
-use tidegate_core::classify::Classification;
-use tidegate_core::ids::{AttemptId, ComboName, ModelId, ProviderId};
-use tidegate_core::outcome::{AttemptOutcome, LocalFault, Outcome};
+use tidegate_core::ids::{AttemptId, ComboName};
+use tidegate_core::outcome::{AttemptOutcome, Outcome};
 use tidegate_core::routing::{RequestFacts, WaitKind};
 use tidegate_core::telemetry::aggregate::Verdict;
-use tidegate_plane_client::{Answer, Dispatch, LastFailure, Step, Usage};
+use tidegate_plane_client::{Answer, Dispatch, LastFailure, Step};
 use tokio::time::Instant;
 
 use crate::control_port::ControlPort;
 use crate::endpoint::Endpoint;
-use crate::metrics::{
-    AttemptEnd, AttemptLabels, DecidedBy, DecidedStep, DecisionLabels, EndpointLabels, RequestEnd,
-    RequestLabels,
-};
+use crate::metrics::{DecidedBy, DecidedStep, DecisionLabels};
 use crate::proxy::Shared;
 use crate::retries::Held;
 use crate::sse::Tokens;
+use family::Family;
 use target::Target;
 use trace::Trace;
 
@@ -46,15 +43,6 @@ struct InFlight {
     sent: Instant,
     /// Its success was reported; a later failure is a second report (decision 8).
     ready: bool,
-}
-
-/// What a request and the parts of its plan have in common.
-#[derive(Debug, Default)]
-struct Family {
-    /// Where the attempts went, in order.
-    sent: Mutex<Vec<(ProviderId, ModelId)>>,
-    /// Parts that end now do so because we need them no more.
-    dismissed: AtomicBool,
 }
 
 /// How a request ended, apart from being dropped.
@@ -112,49 +100,53 @@ impl<C: ControlPort> Life<C> {
             let entry = snapshot.config.combo_for(&facts.model)?;
             Some(entry.combo.name.clone())
         });
+        let counted = combo.as_ref().map(|combo| shared.retries.request(combo));
+        let mut life = Self::new(shared, Arc::default(), request_id, endpoint, facts, begun);
+        life._counted = counted;
+        life.retried = combo;
+        life.stream = stream;
+        life
+    }
+
+    /// The life of a request that is a part of this one's plan. Its end is no request's end, and its request counts
+    /// already.
+    pub(crate) fn part(&self, facts: Arc<RequestFacts>) -> Self {
+        let mut life = Self::new(
+            Arc::clone(&self.shared),
+            Arc::clone(&self.family),
+            self.request_id.clone(),
+            self.endpoint,
+            facts,
+            Instant::now(),
+        );
+        life.is_part = true;
+        life.retried.clone_from(&self.retried);
+        life
+    }
+
+    fn new(
+        shared: Arc<Shared<C>>,
+        family: Arc<Family>,
+        request_id: String,
+        endpoint: Endpoint,
+        facts: Arc<RequestFacts>,
+        begun: Instant,
+    ) -> Self {
         Self {
-            _counted: combo.as_ref().map(|combo| shared.retries.request(combo)),
-            retried: combo,
             shared,
-            family: Arc::default(),
+            family,
             is_part: false,
             request_id,
             endpoint,
             facts,
-            stream,
+            stream: false,
             begun,
             asking: None,
             permit: None,
             in_flight: None,
             failed: None,
-            combo: false,
-            any_local: false,
-            traces: Vec::new(),
-            status: None,
-            code: None,
-            tokens: Tokens::default(),
-            ended: None,
-        }
-    }
-
-    /// The life of a request that is a part of this one's plan. Its end is no request's end.
-    pub(crate) fn part(&self, facts: Arc<RequestFacts>) -> Self {
-        Self {
-            shared: Arc::clone(&self.shared),
-            family: Arc::clone(&self.family),
-            is_part: true,
-            retried: self.retried.clone(),
-            // Its request counts already.
+            retried: None,
             _counted: None,
-            request_id: self.request_id.clone(),
-            endpoint: self.endpoint,
-            facts,
-            stream: false,
-            begun: Instant::now(),
-            asking: None,
-            permit: None,
-            in_flight: None,
-            failed: None,
             combo: false,
             any_local: false,
             traces: Vec::new(),
@@ -167,20 +159,17 @@ impl<C: ControlPort> Life<C> {
 
     /// The parts that still run are not needed: what they have in flight ends as a decision of ours.
     pub(crate) fn dismiss_parts(&self) {
-        self.family.dismissed.store(true, Ordering::Relaxed);
+        self.family.dismiss();
     }
 
     /// `provider/model` of each attempt so far, those of parts included.
     pub(crate) fn attempt_order(&self) -> Vec<String> {
-        let sent = self.family.sent.lock();
-        sent.iter()
-            .map(|(provider, model)| format!("{provider}/{model}"))
-            .collect()
+        self.family.attempt_order()
     }
 
     /// How many attempts were sent, by parts included.
     pub(crate) fn attempts(&self) -> usize {
-        self.family.sent.lock().len()
+        self.family.attempts()
     }
 
     /// How many of them were other parts'.
@@ -251,8 +240,7 @@ impl<C: ControlPort> Life<C> {
             retried.map(|combo| retries.retry(combo)),
         );
         self.traces.push(Trace::new(attempt));
-        let sent = (attempt.provider.clone(), attempt.model.clone());
-        self.family.sent.lock().push(sent);
+        self.family.sends(attempt);
         if dispatch.permit {
             self.permit = Some(dispatch.attempt.id);
         }
@@ -359,172 +347,6 @@ impl<C: ControlPort> Life<C> {
     /// The request is over.
     pub(crate) fn end(mut self, ending: Ending) {
         self.ended = Some(ending);
-    }
-
-    fn report(&self, report: AttemptOutcome, urgent: bool) {
-        let outcome = AttemptEnd::of(&report.outcome);
-        let labels = AttemptLabels { outcome };
-        self.shared.metrics.attempts.get_or_create(&labels).inc();
-        self.shared.control.report(report, urgent);
-    }
-
-    fn report_failure(
-        &mut self,
-        next_target_same_provider: bool,
-        classification: Option<&Classification>,
-    ) {
-        let Some((failure, target)) = self.failed.take() else {
-            return;
-        };
-        // A failure that nobody judged says nothing of its target.
-        let verdict = classification.map_or(Verdict::None, Verdict::of_failure);
-        target.ends(&self.shared.control, verdict, None);
-        let report = AttemptOutcome {
-            attempt: failure.attempt,
-            outcome: failure.outcome,
-            occurred_at: failure.occurred_at,
-            next_target_same_provider,
-            combo: self.combo,
-            count: 1,
-        };
-        self.report(report, true);
-    }
-
-    /// What an attempt without a verdict ended as: whatever it was, it was not the upstream.
-    fn cut_off(&self) -> Outcome {
-        let dismissed = self.is_part && self.family.dismissed.load(Ordering::Relaxed);
-        if std::thread::panicking() {
-            Outcome::Local(LocalFault::Internal)
-        } else if dismissed || self.shared.end.is_cancelled() {
-            Outcome::Local(LocalFault::ExecutionExpired)
-        } else {
-            Outcome::ClientAbort
-        }
-    }
-
-    fn release_permit(&mut self) {
-        if let Some(attempt) = self.permit.take() {
-            self.shared.control.release(attempt);
-        }
-    }
-
-    fn close_attempts(&mut self) {
-        self.release_permit();
-        self.report_failure(false, None);
-        if let Some(attempt) = self.asking.take() {
-            self.shared.control.abandon(attempt, None);
-        }
-        let Some(in_flight) = self.in_flight.take() else {
-            return;
-        };
-        in_flight.target.is_over(&self.shared.control);
-        let attempt = in_flight.dispatch.attempt;
-        if in_flight.ready {
-            self.shared.control.record_usage(Usage {
-                attempt: attempt.id,
-                at: self.shared.control.now(),
-                provider: attempt.provider,
-                connection: attempt.connection,
-                model: attempt.model,
-                key: self.facts.key.as_ref().map(|key| key.id.clone()),
-                input_tokens: self.tokens.input,
-                output_tokens: self.tokens.output,
-            });
-            return;
-        }
-        let target = in_flight.target;
-        target.ends(&self.shared.control, Verdict::None, None);
-        let outcome = self.cut_off();
-        if let Some(trace) = self.traces.last_mut() {
-            trace.fails(&outcome, millis(in_flight.sent, Instant::now()));
-        }
-        let urgent = attempt.probe || in_flight.dispatch.report_at_readiness;
-        let report = AttemptOutcome {
-            attempt,
-            outcome,
-            occurred_at: self.shared.control.now(),
-            next_target_same_provider: false,
-            combo: self.combo,
-            count: 1,
-        };
-        self.report(report, urgent);
-    }
-
-    fn request_end(&self) -> RequestEnd {
-        match (self.ended, self.status) {
-            (Some(Ending::BrokenStream), _) => RequestEnd::BrokenStream,
-            (Some(Ending::Answered), Some(status)) if status.is_server_error() => {
-                RequestEnd::ServerError
-            }
-            (Some(Ending::Answered), Some(status)) if status.is_client_error() => {
-                RequestEnd::ClientError
-            }
-            (Some(Ending::Answered), _) => RequestEnd::Complete,
-            (None, _) if std::thread::panicking() || self.shared.end.is_cancelled() => {
-                RequestEnd::ServerError
-            }
-            (None, _) => RequestEnd::ClientAbort,
-        }
-    }
-
-    fn count_and_log(&self) {
-        if self.is_part {
-            self.log_part();
-            return;
-        }
-        let metrics = &self.shared.metrics;
-        let (endpoint, end) = (self.endpoint, self.request_end());
-        metrics.requests_in_flight.dec();
-        metrics
-            .requests
-            .get_or_create(&RequestLabels { endpoint, end })
-            .inc();
-        metrics
-            .request_seconds
-            .get_or_create(&EndpointLabels { endpoint })
-            .observe(self.begun.elapsed().as_secs_f64());
-        let attempts = self.told_attempts();
-        tracing::info!(
-            target: "tidegate::access",
-            request_id = self.request_id,
-            endpoint = endpoint.name(),
-            model = self.facts.model,
-            key = self.facts.key.as_ref().map(|key| key.id.as_str()),
-            stream = self.stream,
-            status = self.status.map(|status| status.as_u16()),
-            code = self.code.as_deref(),
-            end = ?end,
-            attempts,
-            local = self.any_local,
-            duration_ms = self.elapsed_ms(),
-            input_tokens = self.tokens.input,
-            output_tokens = self.tokens.output,
-            "request"
-        );
-    }
-
-    fn log_part(&self) {
-        tracing::info!(
-            target: "tidegate::access",
-            request_id = self.request_id,
-            model = self.facts.model,
-            step = self.facts.member,
-            attempts = self.told_attempts(),
-            local = self.any_local,
-            duration_ms = self.elapsed_ms(),
-            input_tokens = self.tokens.input,
-            output_tokens = self.tokens.output,
-            "part of a request"
-        );
-    }
-
-    fn told_attempts(&self) -> String {
-        let mut attempts = String::new();
-        for trace in &self.traces {
-            // Writing to a string cannot fail.
-            let _written = write!(attempts, "{trace};");
-        }
-        attempts
     }
 }
 

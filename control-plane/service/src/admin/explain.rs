@@ -4,19 +4,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tidegate_core::config::{ApiKey, Config, Protocol};
-use tidegate_core::ids::{ConnectionId, EgressId, ProviderId, Shard};
+use tidegate_core::ids::{ConnectionId, EgressId};
 use tidegate_core::permit;
 use tidegate_core::routing::{
-    AttemptsSoFar, DecisionTurns, Explanation, Input, RequestFacts, View as RoutingView, explain,
-    resolve,
+    AttemptsSoFar, DecisionTurns, Explanation, Input, RequestFacts, WithFull, explain, resolve,
 };
-use tidegate_core::state::{ConnectionState, ProviderState};
 use tidegate_core::time::Timestamp;
-use tidegate_core::version::Version;
 
 use crate::config::Current;
 use crate::permits::PoolName;
-use crate::view::View;
 
 use super::Admin;
 
@@ -35,34 +31,6 @@ pub(crate) struct Question {
 
 /// Most accounts whose permits are counted for one explanation.
 const MAX_COUNTED: usize = 64;
-
-/// The view, and whose permits are all out.
-struct Counted<'a> {
-    view: &'a View,
-    full: BTreeSet<ConnectionId>,
-}
-
-impl RoutingView for Counted<'_> {
-    fn provider(&self, provider: &ProviderId) -> Option<Arc<ProviderState>> {
-        self.view.provider(provider)
-    }
-
-    fn connection(
-        &self,
-        provider: &ProviderId,
-        connection: &ConnectionId,
-    ) -> Option<Arc<ConnectionState>> {
-        self.view.connection(provider, connection)
-    }
-
-    fn version(&self, shard: Shard) -> Version {
-        self.view.version(shard)
-    }
-
-    fn is_full(&self, connection: &ConnectionId) -> bool {
-        self.full.contains(connection)
-    }
-}
 
 impl Admin {
     /// Explains, with the time the explanation is of.
@@ -87,10 +55,7 @@ impl Admin {
             protocol,
             ..facts
         };
-        let view = Counted {
-            view: &self.view,
-            full: self.full(config, &facts.model).await,
-        };
+        let view = WithFull::new(&*self.view, self.full(config, &facts.model).await);
         let now = self.clock.now();
         let explanation = explain(&Input {
             config,

@@ -12,7 +12,7 @@ use tidegate_core::ids::{AttemptId, ConnectionId, EgressId, ProviderId, Shard};
 use tidegate_core::permit;
 use tidegate_core::routing::{
     AttemptsSoFar, Decision, DecisionTurns, Dispatch, ExclusionReason, Input, RequestFacts,
-    View as RoutingView, decide,
+    View as RoutingView, WithFull, decide,
 };
 use tidegate_core::state::{ConnectionState, ProviderState};
 use tidegate_core::telemetry::fleet::Fleet;
@@ -52,9 +52,7 @@ struct Corrected<'a> {
     attempt: AttemptId,
     /// Providers whose probe was not to be had.
     providers: BTreeMap<ProviderId, Arc<ProviderState>>,
-    /// Connections that had no permit to give.
-    full: BTreeSet<ConnectionId>,
-    /// So many had none that no other is asked.
+    /// So many connections had none that no other is asked.
     all_full: bool,
 }
 
@@ -89,7 +87,7 @@ impl RoutingView for Corrected<'_> {
             let connection = self.config.connection(connection);
             connection.is_some_and(|connection| permit::cap(connection).is_some())
         };
-        self.full.contains(connection) || (self.all_full && has_cap())
+        self.all_full && has_cap()
     }
 }
 
@@ -127,14 +125,14 @@ impl Decider {
             deadline,
             ..
         } = question;
-        let mut view = Corrected {
+        let corrected = Corrected {
             view: &self.view,
             config: &current.config,
             attempt,
             providers: BTreeMap::new(),
-            full: BTreeSet::new(),
             all_full: false,
         };
+        let mut view = WithFull::new(corrected, BTreeSet::new());
         // Who waited for a permit took its turn before.
         let turns = if permits.has_waited() {
             DecisionTurns::peeking(&current.counters)
@@ -172,8 +170,8 @@ impl Decider {
                 match taken.await {
                     Taken::Held => permit = true,
                     taken => {
-                        view.full.insert(dispatch.connection.clone());
-                        view.all_full = !passed.push(dispatch, demand, taken);
+                        view.fill(dispatch.connection.clone());
+                        view.beneath.all_full = !passed.push(dispatch, demand, taken);
                         continue;
                     }
                 }
@@ -182,7 +180,9 @@ impl Decider {
             if probe {
                 probes = probes.saturating_add(1);
                 if let Some(state) = self.probe_refused(&question, &dispatch, probes).await {
-                    view.providers.insert(dispatch.provider.clone(), state);
+                    view.beneath
+                        .providers
+                        .insert(dispatch.provider.clone(), state);
                     if permit {
                         self.return_permit(&dispatch, attempt);
                     }
@@ -218,7 +218,7 @@ impl Decider {
     fn decide_on(
         &self,
         question: &Question<'_>,
-        view: &Corrected<'_>,
+        view: &dyn RoutingView,
         turns: &DecisionTurns<'_>,
         random: u64,
     ) -> Decision {

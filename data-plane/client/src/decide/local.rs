@@ -7,15 +7,14 @@ use std::time::Duration;
 
 use tidegate_core::classify::{ClassifyContext, classify};
 use tidegate_core::config::Config;
-use tidegate_core::ids::{ConnectionId, ProviderId, Shard};
+use tidegate_core::ids::{ConnectionId, Shard};
 use tidegate_core::outcome::Attempt;
 use tidegate_core::permit;
 use tidegate_core::routing::{
     self, AttemptsSoFar, Decision, DecisionTurns, Dispatch as Decided, Input, PermitPolicy,
-    PriorAttempt, Rejection, View,
+    PriorAttempt, Rejection, View, WithFull,
 };
 use tidegate_core::settings::StreamSettings;
-use tidegate_core::state::{ConnectionState, ProviderState};
 use tidegate_core::telemetry::Telemetry;
 use tidegate_core::time::Timestamp;
 use tidegate_core::version::{Mark, Version};
@@ -50,34 +49,6 @@ pub(super) struct Local<'a> {
 struct Grants {
     permit: bool,
     probe: bool,
-}
-
-/// The view with what this decision found out.
-struct Seen<'a> {
-    view: &'a dyn View,
-    full: BTreeSet<ConnectionId>,
-}
-
-impl View for Seen<'_> {
-    fn provider(&self, provider: &ProviderId) -> Option<Arc<ProviderState>> {
-        self.view.provider(provider)
-    }
-
-    fn connection(
-        &self,
-        provider: &ProviderId,
-        connection: &ConnectionId,
-    ) -> Option<Arc<ConnectionState>> {
-        self.view.connection(provider, connection)
-    }
-
-    fn version(&self, shard: Shard) -> Version {
-        self.view.version(shard)
-    }
-
-    fn is_full(&self, connection: &ConnectionId) -> bool {
-        self.full.contains(connection)
-    }
 }
 
 impl Local<'_> {
@@ -144,10 +115,7 @@ impl Local<'_> {
             |connection: &ConnectionId| self.snapshot.credentials.contains_key(connection);
         let counters = &self.snapshot.counters;
         let turns = DecisionTurns::alone(counters);
-        let mut view = Seen {
-            view: &overlay,
-            full: BTreeSet::new(),
-        };
+        let mut view = WithFull::new(&overlay, BTreeSet::new());
         // Of a quota pool, which sends also without a permit when nothing else is left.
         let mut unheld = None;
         let random = rand::random();
@@ -168,7 +136,7 @@ impl Local<'_> {
                 Decision::Dispatch(dispatch) => match self.permit(ask, &dispatch) {
                     Some(permit) => (dispatch, permit, false),
                     None => {
-                        view.full.insert(dispatch.connection.clone());
+                        view.fill(dispatch.connection.clone());
                         let sends = dispatch.permit.is_some_and(|demand| {
                             matches!(demand.policy, PermitPolicy::WaitThenSend(_))
                         });
@@ -189,7 +157,7 @@ impl Local<'_> {
                             self.metrics.local_unheld.inc();
                             (dispatch, false, true)
                         }
-                        None => return (decision, Grants::default(), !view.full.is_empty()),
+                        None => return (decision, Grants::default(), view.any()),
                     }
                 }
             };
@@ -213,7 +181,7 @@ impl Local<'_> {
                     continue;
                 }
                 let grants = Grants { permit, probe };
-                return (Decision::Dispatch(dispatch), grants, !view.full.is_empty());
+                return (Decision::Dispatch(dispatch), grants, view.any());
             }
             self.permits.release(ask.attempt.number);
         }

@@ -1,0 +1,122 @@
+//! A view in which some connections have no permit left, as one decision found out.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::ids::{ConnectionId, ProviderId, Shard};
+use crate::state::{ConnectionState, ProviderState};
+use crate::version::Version;
+
+use super::View;
+
+/// The view beneath, but for connections that are full whatever that says (`routing.md` §3, gate 10).
+#[derive(Clone, Debug)]
+pub struct WithFull<V> {
+    /// What everything else is read from.
+    pub beneath: V,
+    full: BTreeSet<ConnectionId>,
+}
+
+impl<V> WithFull<V> {
+    /// With these connections full.
+    #[must_use]
+    pub fn new(beneath: V, full: BTreeSet<ConnectionId>) -> Self {
+        Self { beneath, full }
+    }
+
+    /// This connection is full from now on.
+    pub fn fill(&mut self, connection: ConnectionId) {
+        self.full.insert(connection);
+    }
+
+    /// Whether any was said to be full here.
+    #[must_use]
+    pub fn any(&self) -> bool {
+        !self.full.is_empty()
+    }
+}
+
+impl<V: View> View for WithFull<V> {
+    fn provider(&self, provider: &ProviderId) -> Option<Arc<ProviderState>> {
+        self.beneath.provider(provider)
+    }
+
+    fn connection(
+        &self,
+        provider: &ProviderId,
+        connection: &ConnectionId,
+    ) -> Option<Arc<ConnectionState>> {
+        self.beneath.connection(provider, connection)
+    }
+
+    fn version(&self, shard: Shard) -> Version {
+        self.beneath.version(shard)
+    }
+
+    fn is_full(&self, connection: &ConnectionId) -> bool {
+        self.full.contains(connection) || self.beneath.is_full(connection)
+    }
+}
+
+impl<V: View + ?Sized> View for &V {
+    fn provider(&self, provider: &ProviderId) -> Option<Arc<ProviderState>> {
+        (**self).provider(provider)
+    }
+
+    fn connection(
+        &self,
+        provider: &ProviderId,
+        connection: &ConnectionId,
+    ) -> Option<Arc<ConnectionState>> {
+        (**self).connection(provider, connection)
+    }
+
+    fn version(&self, shard: Shard) -> Version {
+        (**self).version(shard)
+    }
+
+    fn is_full(&self, connection: &ConnectionId) -> bool {
+        (**self).is_full(connection)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `a` is full.
+    struct Base;
+
+    impl View for Base {
+        fn provider(&self, _: &ProviderId) -> Option<Arc<ProviderState>> {
+            Some(Arc::default())
+        }
+
+        fn connection(&self, _: &ProviderId, _: &ConnectionId) -> Option<Arc<ConnectionState>> {
+            None
+        }
+
+        fn version(&self, _: Shard) -> Version {
+            Version::default()
+        }
+
+        fn is_full(&self, connection: &ConnectionId) -> bool {
+            connection.as_str() == "a"
+        }
+    }
+
+    #[test]
+    fn what_is_full_beneath_or_here_is_full() {
+        let id = |id: &str| ConnectionId::new(id).unwrap();
+        let beneath: &dyn View = &Base;
+        let mut view = WithFull::new(beneath, BTreeSet::new());
+        assert!(!view.any());
+        view.fill(id("b"));
+        assert!(view.any());
+        let full = ["a", "b", "c"].map(|connection| view.is_full(&id(connection)));
+        assert_eq!(full, [true, true, false]);
+        let provider = ProviderId::new("p").unwrap();
+        assert!(view.provider(&provider).is_some());
+        assert!(view.connection(&provider, &id("b")).is_none());
+    }
+}

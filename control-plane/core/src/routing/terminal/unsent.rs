@@ -1,0 +1,133 @@
+//! Final answers of requests of which nothing was sent.
+
+use crate::routing::accounts::{Scene, no_account};
+use crate::routing::exclusion::Exclusions;
+use crate::routing::filters::is_context_a_fault;
+use crate::routing::resolve::Route;
+use crate::routing::wording::{named, printable};
+use crate::routing::{Exclusion, ExclusionReason, Input, Rejection};
+
+use super::pool_size;
+use super::status::whole_seconds;
+
+/// The name is neither a combo, nor `provider/model`, nor a listed model.
+pub(in crate::routing) fn unknown_model(name: &str) -> Rejection {
+    Rejection {
+        status: 404,
+        code: "model_not_found".to_owned(),
+        error_type: "invalid_request_error".to_owned(),
+        message: format!("the model `{}` does not exist", printable(name)),
+        retry_after_secs: None,
+        pass_through: false,
+        terminal_reason: "model_not_found".to_owned(),
+        pool_size: 0,
+        attempted: 0,
+        excluded: Vec::new(),
+    }
+}
+
+/// A combo that asks several steps has none (`routing.md` §8.18, §8.19).
+pub(in crate::routing) fn no_steps(route: &Route<'_>) -> Rejection {
+    Rejection {
+        status: 400,
+        code: "no_steps".to_owned(),
+        error_type: "invalid_request_error".to_owned(),
+        message: format!(
+            "a combo with the strategy {} needs a step that can be asked",
+            route.strategy.as_str()
+        ),
+        retry_after_secs: None,
+        pass_through: false,
+        terminal_reason: "no_steps".to_owned(),
+        pool_size: 0,
+        attempted: 0,
+        excluded: Vec::new(),
+    }
+}
+
+/// Every target was excluded before anything was sent (decision 27).
+pub(in crate::routing) fn nothing_dispatched(
+    input: &Input<'_>,
+    route: &Route<'_>,
+    excluded: Exclusions,
+) -> Rejection {
+    if !excluded.any_timer() {
+        return Rejection {
+            status: 404,
+            code: "no_executable_targets".to_owned(),
+            error_type: "invalid_request_error".to_owned(),
+            message: format!(
+                "no target can be used: {}",
+                named(excluded.list().iter(), |_| true)
+            ),
+            retry_after_secs: None,
+            pass_through: false,
+            terminal_reason: "no_executable_targets".to_owned(),
+            pool_size: pool_size(route),
+            attempted: 0,
+            excluded: excluded.into_list(),
+        };
+    }
+    let remaining_ms = excluded
+        .soonest_end()
+        .map_or(0, |end| end.remaining_ms(input.now));
+    Rejection {
+        status: 503,
+        code: "all_targets_cooling_down".to_owned(),
+        error_type: "service_unavailable".to_owned(),
+        message: format!(
+            "all targets are cooling down: {}",
+            named(excluded.list().iter(), |exclusion| exclusion
+                .reason
+                .is_timer())
+        ),
+        retry_after_secs: Some(whole_seconds(remaining_ms)),
+        pass_through: false,
+        terminal_reason: "all_targets_cooling_down".to_owned(),
+        pool_size: pool_size(route),
+        attempted: 0,
+        excluded: excluded.into_list(),
+    }
+}
+
+/// No target of the combo can take the request (`routing.md` §2, 4h and 4i).
+pub(in crate::routing) fn filtered_out(scene: &Scene<'_>, reason: ExclusionReason) -> Rejection {
+    let Scene { input, route, .. } = *scene;
+    let mut excluded = Exclusions::default();
+    for target in route.targets.iter() {
+        let dropped = scene
+            .filters
+            .drops(input.facts, &input.config.catalogue, target);
+        if let Some(reason) = dropped {
+            excluded.push(Exclusion {
+                reason,
+                ..no_account(target)
+            });
+        }
+    }
+    let of_context = reason == ExclusionReason::ContextWindow;
+    let (status, code, terminal_reason) = match (of_context, is_context_a_fault(route.strategy)) {
+        (false, _) => (400, "capability_mismatch", "capability_mismatch"),
+        (true, true) => (400, "context_length_exceeded", "context_length_exceeded"),
+        (true, false) => (
+            404,
+            "no_executable_targets",
+            "context_requirements_exhausted",
+        ),
+    };
+    Rejection {
+        status,
+        code: code.to_owned(),
+        error_type: "invalid_request_error".to_owned(),
+        message: format!(
+            "no target can take the request: {}",
+            named(excluded.list().iter(), |_| true)
+        ),
+        retry_after_secs: None,
+        pass_through: false,
+        terminal_reason: terminal_reason.to_owned(),
+        pool_size: pool_size(route),
+        attempted: 0,
+        excluded: excluded.into_list(),
+    }
+}

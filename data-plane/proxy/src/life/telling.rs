@@ -1,0 +1,87 @@
+//! A request that is over is counted and logged, once.
+
+use std::fmt::Write as _;
+
+use crate::control_port::ControlPort;
+use crate::metrics::{EndpointLabels, RequestEnd, RequestLabels};
+
+use super::{Ending, Life};
+
+impl<C: ControlPort> Life<C> {
+    fn request_end(&self) -> RequestEnd {
+        match (self.ended, self.status) {
+            (Some(Ending::BrokenStream), _) => RequestEnd::BrokenStream,
+            (Some(Ending::Answered), Some(status)) if status.is_server_error() => {
+                RequestEnd::ServerError
+            }
+            (Some(Ending::Answered), Some(status)) if status.is_client_error() => {
+                RequestEnd::ClientError
+            }
+            (Some(Ending::Answered), _) => RequestEnd::Complete,
+            (None, _) if std::thread::panicking() || self.shared.end.is_cancelled() => {
+                RequestEnd::ServerError
+            }
+            (None, _) => RequestEnd::ClientAbort,
+        }
+    }
+
+    pub(super) fn count_and_log(&self) {
+        if self.is_part {
+            self.log_part();
+            return;
+        }
+        let metrics = &self.shared.metrics;
+        let (endpoint, end) = (self.endpoint, self.request_end());
+        metrics.requests_in_flight.dec();
+        metrics
+            .requests
+            .get_or_create(&RequestLabels { endpoint, end })
+            .inc();
+        metrics
+            .request_seconds
+            .get_or_create(&EndpointLabels { endpoint })
+            .observe(self.begun.elapsed().as_secs_f64());
+        let attempts = self.told_attempts();
+        tracing::info!(
+            target: "tidegate::access",
+            request_id = self.request_id,
+            endpoint = endpoint.name(),
+            model = self.facts.model,
+            key = self.facts.key.as_ref().map(|key| key.id.as_str()),
+            stream = self.stream,
+            status = self.status.map(|status| status.as_u16()),
+            code = self.code.as_deref(),
+            end = ?end,
+            attempts,
+            local = self.any_local,
+            duration_ms = self.elapsed_ms(),
+            input_tokens = self.tokens.input,
+            output_tokens = self.tokens.output,
+            "request"
+        );
+    }
+
+    fn log_part(&self) {
+        tracing::info!(
+            target: "tidegate::access",
+            request_id = self.request_id,
+            model = self.facts.model,
+            step = self.facts.member,
+            attempts = self.told_attempts(),
+            local = self.any_local,
+            duration_ms = self.elapsed_ms(),
+            input_tokens = self.tokens.input,
+            output_tokens = self.tokens.output,
+            "part of a request"
+        );
+    }
+
+    fn told_attempts(&self) -> String {
+        let mut attempts = String::new();
+        for trace in &self.traces {
+            // Writing to a string cannot fail.
+            let _written = write!(attempts, "{trace};");
+        }
+        attempts
+    }
+}

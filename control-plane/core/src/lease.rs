@@ -5,12 +5,13 @@
 //! |---|---|
 //! | [`OwnerHash`], [`Generation`] | who owns, and which lease of this owner |
 //! | [`LeaseError`], [`lifecycle_body`] | every refusal with status and code, and the bodies of answers |
-//! | [`read_lifecycle`], [`LeaseContext`] | what a client sent, checked in the order of the contract |
+//! | [`read_lifecycle`], [`LeaseName`] | what a client sent, checked in the order of the contract |
 //! | [`Lease`] | a row, its state and how it ended |
 //! | [`Rows`], [`Step`], [`Change`] | what a transaction reads, answers and writes |
 //! | [`acquire`], [`renew`], [`release`], [`status`] | what clients ask for |
 //! | [`place`], [`reconcile`] | where a request goes, and what a new configuration ends |
-//! | [`Activity`] | what is in flight |
+//! | [`fence`], [`renew_activity`] | whether a data plane may send, and what it has in flight |
+//! | [`Presence`] | the data plane's own side of that |
 
 mod activity;
 mod answer;
@@ -19,13 +20,14 @@ mod generation;
 mod lifecycle;
 mod owner;
 mod placement;
+mod presence;
 mod record;
 mod request;
 mod rows;
 #[cfg(test)]
 mod tests;
 
-pub use activity::Activity;
+pub use activity::{Activity, Fence, FenceError, Grant, Granted, fence, renew_activity};
 pub use answer::lifecycle_body;
 pub use error::{Capacity, LeaseError};
 pub use generation::{Generation, MAX_GENERATION};
@@ -34,9 +36,10 @@ pub use lifecycle::{
 };
 pub use owner::{OwnerHash, OwnerHashError};
 pub use placement::{Inference, Placement, place, reconcile};
+pub use presence::{Presence, RENEWALS_APART_MS};
 pub use record::{EndReason, Ended, Lease, LeaseId, LeaseState};
 pub use request::{
-    Action, Bearer, LeaseContext, LeaseKey, Lifecycle, MAX_LIFECYCLE_BYTES, MAX_MODEL_CHARACTERS,
+    Action, Bearer, LeaseKey, LeaseName, Lifecycle, MAX_LIFECYCLE_BYTES, MAX_MODEL_CHARACTERS,
     Refused, read_lifecycle,
 };
 pub use rows::{Change, Eligible, InFlight, Rows, Step, expire};

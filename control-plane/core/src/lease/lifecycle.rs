@@ -115,7 +115,9 @@ fn choose(
             owner: asked.owner,
             generation,
         };
-        return Ok((vec![count, Change::Open(lease.clone())], lease));
+        let mut changes = rows.forget(free, now);
+        changes.extend([count, Change::Open(lease.clone())]);
+        return Ok((changes, lease));
     };
     if own.key != *asked.key {
         return Err(LeaseError::FenceStale);
@@ -134,7 +136,8 @@ fn choose(
         ..own.moved_to(free, asked.id, now)
     };
     let reason = (asked.why)(&own.connection).unwrap_or(EndReason::ModelIneligible);
-    let changes = vec![own.end(reason, now), Change::Open(moved.clone())];
+    let mut changes = rows.forget(free, now);
+    changes.extend([own.end(reason, now), Change::Open(moved.clone())]);
     Ok((changes, moved))
 }
 

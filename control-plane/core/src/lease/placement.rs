@@ -9,7 +9,7 @@ use crate::settings::LeaseSettings;
 use crate::time::Timestamp;
 
 use super::{
-    Change, Eligible, EndReason, Lease, LeaseContext, LeaseError, LeaseId, LeaseKey, Rows, Step,
+    Change, Eligible, EndReason, Lease, LeaseError, LeaseId, LeaseKey, LeaseName, Rows, Step,
 };
 
 /// An inference request under a lease.
@@ -18,7 +18,7 @@ pub struct Inference<'a> {
     /// The id of a new row, should there be one.
     pub id: LeaseId,
     /// Which lease it names.
-    pub context: LeaseContext,
+    pub name: LeaseName,
     /// The key it came with.
     pub key: &'a KeyId,
     /// The connection it insists on.
@@ -35,7 +35,7 @@ impl fmt::Debug for Inference<'_> {
         formatter
             .debug_struct("Inference")
             .field("id", &self.id)
-            .field("context", &self.context)
+            .field("name", &self.name)
             .field("key", &self.key)
             .field("forced", &self.forced)
             .field("candidates", &self.candidates)
@@ -102,6 +102,7 @@ pub fn place(
     let free = rows.first_free(asked.candidates, settings.drain_ms, now);
     let answer = free.map(|to| {
         let moved = own.moved_to(to, asked.id, now);
+        changes.extend(rows.forget(to, now));
         changes.push(Change::Open(moved.clone()));
         Placement::Lease(moved)
     });
@@ -111,7 +112,7 @@ pub fn place(
 impl Inference<'_> {
     fn find<'l>(&self, rows: &Rows<'l>, now: Timestamp) -> Result<&'l Lease, LeaseError> {
         let own = rows.live(now).ok_or(LeaseError::Required)?;
-        own.check(self.context, self.key)?;
+        own.check(self.name, self.key)?;
         match self.forced {
             Some(forced) if *forced != own.connection => Err(LeaseError::ConnectionMismatch),
             Some(_) | None => Ok(own),
@@ -126,11 +127,8 @@ impl Inference<'_> {
 
 impl Lease {
     /// Whether a request may use this lease of its owner.
-    pub(super) fn check(&self, context: LeaseContext, key: &KeyId) -> Result<(), LeaseError> {
-        let same = self.owner == context.owner
-            && self.generation == context.generation
-            && self.key == *key;
-        if same {
+    pub(super) fn check(&self, name: LeaseName, key: &KeyId) -> Result<(), LeaseError> {
+        if self.name() == name && self.key == *key {
             Ok(())
         } else {
             Err(LeaseError::FenceStale)

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::ids::{ConnectionId, KeyId, ProviderId};
 use crate::time::Timestamp;
 
-use super::{Generation, OwnerHash};
+use super::{Generation, LeaseName, OwnerHash};
 
 /// What one row is known by: a random number that is never used again. Owner, generation and connection are not enough,
 /// since a lease may move away and come back.
@@ -93,6 +93,15 @@ pub enum EndReason {
 }
 
 impl Lease {
+    /// What the lease is called, on whatever connection.
+    #[must_use]
+    pub fn name(&self) -> LeaseName {
+        LeaseName {
+            owner: self.owner,
+            generation: self.generation,
+        }
+    }
+
     /// What was written down.
     #[must_use]
     pub fn state(&self) -> LeaseState {

@@ -112,17 +112,17 @@ pub fn read_lifecycle<E>(
     Ok(Lifecycle { action, owner })
 }
 
-/// Which lease an inference request names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LeaseContext {
+/// What a lease is called, also when it moves to another connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LeaseName {
     /// Whose.
     pub owner: OwnerHash,
     /// Which of the owner's.
     pub generation: Generation,
 }
 
-impl LeaseContext {
-    /// Of the values of `X-OmniRoute-Lease-Owner` and `X-OmniRoute-Lease-Generation`.
+impl LeaseName {
+    /// The lease that an inference request names with `X-OmniRoute-Lease-Owner` and `X-OmniRoute-Lease-Generation`.
     ///
     /// # Errors
     /// [`LeaseError::ContextRequired`] without an owner, else [`LeaseError::ContextInvalid`].

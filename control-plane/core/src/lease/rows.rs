@@ -37,7 +37,7 @@ pub struct Rows<'a> {
 pub struct InFlight {
     /// The registration.
     pub activity: Activity,
-    /// The lease it was registered under, over or not.
+    /// The newest row of its lease on its connection, over or not.
     pub lease: Lease,
 }
 
@@ -67,6 +67,8 @@ pub enum Change {
         /// Which.
         generation: Generation,
     },
+    /// A registration is over: nobody may renew it any more.
+    Forget(Activity),
     /// A new row.
     Open(Lease),
 }
@@ -96,11 +98,6 @@ impl Lease {
             lease: self.id,
             ended: Ended { at: now, reason },
         }
-    }
-
-    /// Another row of the same lease, or this one.
-    fn is_same(&self, other: &Self) -> bool {
-        (self.owner, self.generation) == (other.owner, other.generation)
     }
 }
 
@@ -136,6 +133,18 @@ impl<'a> Rows<'a> {
         })
     }
 
+    /// Forgets what was in flight on a connection that is given away, so that nothing of it is renewed, whatever a clock
+    /// says.
+    pub(super) fn forget(&self, given: &Eligible, now: Timestamp) -> Vec<Change> {
+        self.in_flight
+            .iter()
+            .map(|in_flight| &in_flight.activity)
+            .filter(|activity| activity.connection == given.connection && activity.until <= now)
+            .cloned()
+            .map(Change::Forget)
+            .collect()
+    }
+
     /// Connections that cannot be given away, and until when at least. What drains counts with its whole drain. What is
     /// in flight under the owner's own lease, before it moved, stands in no way when it moves back.
     fn taken(&self, drain_ms: u64, now: Timestamp) -> BTreeMap<&'a ConnectionId, Timestamp> {
@@ -144,7 +153,7 @@ impl<'a> Rows<'a> {
             let activity = &in_flight.activity;
             let own = self
                 .live(now)
-                .is_some_and(|own| own.is_same(&in_flight.lease));
+                .is_some_and(|own| own.name() == activity.lease);
             if own || activity.until <= now {
                 continue;
             }

@@ -223,8 +223,8 @@ fn vector_sessions_18_an_inference_request_names_its_lease(
             owner.as_bytes()
         }
     });
-    let read = LeaseContext::of_headers(owner, generation.map(str::as_bytes));
+    let read = LeaseName::of_headers(owner, generation.map(str::as_bytes));
     assert_eq!(read, Err(error));
     assert_eq!(error.status(), 400);
-    assert!(LeaseContext::of_headers(Some(OWNER), Some(b"1")).is_ok());
+    assert!(LeaseName::of_headers(Some(OWNER), Some(b"1")).is_ok());
 }

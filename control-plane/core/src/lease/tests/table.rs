@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::ids::{ConnectionId, KeyId, ProviderId};
+use crate::ids::{ConnectionId, KeyId, PlaneIncarnation, ProviderId};
 use crate::lease::{
-    Acquire, Activity, Change, Eligibility, Eligible, EndReason, Generation, InFlight, Inference,
-    LEASE_TTL_MS, Lease, LeaseContext, LeaseError, LeaseId, Named, OwnerHash, Placement, Rows,
-    Step, acquire, place, release, renew, status,
+    Acquire, Activity, Change, Eligibility, Eligible, EndReason, Fence, FenceError, Generation,
+    Grant, Granted, InFlight, Inference, LEASE_TTL_MS, Lease, LeaseError, LeaseId, LeaseName,
+    Named, OwnerHash, Placement, Rows, Step, acquire, fence, place, release, renew, renew_activity,
+    status,
 };
 use crate::settings::LeaseSettings;
 use crate::time::Timestamp;
@@ -122,7 +123,7 @@ impl Table {
         let candidates = eligible(names);
         let asked = Inference {
             id,
-            context: LeaseContext {
+            name: LeaseName {
                 owner: who,
                 generation: generation(number),
             },
@@ -182,6 +183,82 @@ impl Table {
         status(self.own(who), named(&key(with), number), now).cloned()
     }
 
+    /// A data plane asks with key `k1` whether it may send.
+    pub(super) fn fence(
+        &mut self,
+        lease: LeaseName,
+        on: &ConnectionId,
+        plane: PlaneIncarnation,
+        number: u64,
+        now: Timestamp,
+    ) -> Result<Grant, FenceError> {
+        let with = key("k1");
+        let asked = Fence {
+            lease,
+            key: &with,
+            connection: on,
+            plane,
+            number,
+        };
+        let stored = self.registered(lease, on, plane);
+        let granted = fence(self.own(lease.owner), stored, &asked, &self.settings, now)?;
+        Ok(self.register(granted))
+    }
+
+    /// A data plane asks to go on.
+    pub(super) fn renew_activity(
+        &mut self,
+        lease: LeaseName,
+        on: &ConnectionId,
+        plane: PlaneIncarnation,
+        number: u64,
+        now: Timestamp,
+    ) -> Option<Grant> {
+        let stored = self.registered(lease, on, plane);
+        let newest = self.newest_on(lease, on);
+        let granted = renew_activity(stored, newest, number, &self.settings, now)?;
+        Some(self.register(granted))
+    }
+
+    /// A data plane says that nothing is in flight any more.
+    pub(super) fn delete_activity(
+        &mut self,
+        lease: LeaseName,
+        on: &ConnectionId,
+        plane: PlaneIncarnation,
+        number: u64,
+    ) {
+        self.activity
+            .retain(|stored| !is_of(stored, lease, on, plane) || !stored.ends_with(number));
+    }
+
+    fn registered(
+        &self,
+        lease: LeaseName,
+        on: &ConnectionId,
+        plane: PlaneIncarnation,
+    ) -> Option<&Activity> {
+        self.activity
+            .iter()
+            .find(|stored| is_of(stored, lease, on, plane))
+    }
+
+    fn register(&mut self, granted: Granted) -> Grant {
+        if let Some(write) = granted.write {
+            let before = self
+                .activity
+                .iter()
+                .position(|stored| is_of(stored, write.lease, &write.connection, write.plane))
+                .map(|index| self.activity.remove(index));
+            if let Some(before) = before {
+                assert!(before.until <= write.until, "what was promised stays");
+                assert!(before.number <= write.number, "numbers do not fall");
+            }
+            self.activity.push(write);
+        }
+        granted.grant
+    }
+
     /// The row of the owner that has not ended.
     pub(super) fn own(&self, who: OwnerHash) -> Option<&Lease> {
         self.leases
@@ -191,6 +268,14 @@ impl Table {
 
     pub(super) fn by_id(&self, id: LeaseId) -> &Lease {
         self.leases.iter().find(|lease| lease.id == id).unwrap()
+    }
+
+    /// The newest row of a lease on a connection.
+    pub(super) fn newest_on(&self, lease: LeaseName, on: &ConnectionId) -> &Lease {
+        self.leases
+            .iter()
+            .rfind(|row| row.name() == lease && row.connection == *on)
+            .unwrap()
     }
 
     fn with_rows<T>(
@@ -212,7 +297,7 @@ impl Table {
             .filter(|activity| on_candidate(&activity.connection))
             .map(|activity| InFlight {
                 activity: activity.clone(),
-                lease: self.by_id(activity.lease).clone(),
+                lease: self.newest_on(activity.lease, &activity.connection).clone(),
             })
             .collect();
         let rows = Rows {
@@ -252,6 +337,7 @@ impl Table {
                 let before = self.last.insert(owner, generation);
                 assert!(before.is_none_or(|before| before < generation));
             }
+            Change::Forget(activity) => self.activity.retain(|stored| *stored != activity),
             Change::Open(lease) => {
                 let mut active = self.leases.iter().filter(|row| row.ended.is_none());
                 assert!(
@@ -273,6 +359,10 @@ impl Table {
         self.ids += 1;
         LeaseId(self.ids)
     }
+}
+
+fn is_of(stored: &Activity, lease: LeaseName, on: &ConnectionId, plane: PlaneIncarnation) -> bool {
+    stored.lease == lease && stored.connection == *on && stored.plane == plane
 }
 
 fn named(with: &KeyId, number: u64) -> Named<'_> {

@@ -402,7 +402,8 @@ fn stream(fault: StreamFault, context: &ClassifyContext<'_>) -> Classification {
 /// A fault of our own: it touches nothing (decision 5).
 fn local(fault: LocalFault) -> Classification {
     let (status, another_account) = match fault {
-        LocalFault::QueueFull | LocalFault::PermitRefused => (503, true),
+        LocalFault::QueueFull => (429, true),
+        LocalFault::PermitRefused => (503, true),
         LocalFault::ExecutionExpired => (504, true),
         LocalFault::LeaseConflict => (409, false),
         LocalFault::ControlPlaneUnreachable => (503, false),

@@ -17,6 +17,8 @@
 //! | [`tool_limit`] | how many tools a provider takes |
 //! | [`routing`] | resolve, gates, exclusions, the attempt driver, final answers |
 
+pub mod admission;
+pub mod affinity;
 pub mod breaker;
 pub mod catalogue;
 pub mod classify;
@@ -31,6 +33,7 @@ pub mod ids;
 pub mod lease;
 pub mod lockout;
 pub mod number;
+pub mod occupancy;
 pub mod outcome;
 pub mod permit;
 pub mod random;

@@ -19,7 +19,7 @@ mod priority;
 pub(super) mod quota;
 mod quota_share;
 mod random;
-pub(super) mod rendezvous;
+pub(crate) mod rendezvous;
 mod reset_aware;
 mod reset_window;
 pub(super) mod round_robin;

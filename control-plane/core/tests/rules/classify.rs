@@ -1,6 +1,7 @@
 //! What an outcome means, beyond the numbered vectors (`failure-state.md` §3.3, §3.4, §3.9, §7.3).
 
 use rstest::rstest;
+use tidegate_core::admission::{AdmissionError, Execution, QueueName, check_depth};
 use tidegate_core::classify::Consequence::{
     CoolConnection, CountRefusal, EndConnection, LockModel, Nothing, RecordError,
 };
@@ -8,7 +9,7 @@ use tidegate_core::classify::CooldownLength::{Base, Flat, Hint, Ladder};
 use tidegate_core::classify::{
     Classification, ClassifyContext, Consequence, LockLength, Reason, TerminalKind, classify,
 };
-use tidegate_core::ids::ModelId;
+use tidegate_core::ids::{ConnectionId, ModelId, ProviderId};
 use tidegate_core::outcome::{
     LocalFault, MAX_BODY_BYTES, Outcome, StreamFault, TransportFault, UpstreamError,
 };
@@ -224,6 +225,34 @@ fn a_fault_of_our_own_touches_nothing_whatever_it_is() {
         let classification = judge("acme", Apikey, &Outcome::Local(fault));
         assert_eq!(classification.consequence, Nothing);
         assert_eq!(classification.reason, Reason::Local);
+    }
+}
+
+#[rstest]
+#[case::full(check_depth(3, 3, &queue()))]
+#[case::expired(Execution { dispatched_at: Timestamp(0), limit_ms: 1 }.check(&queue(), Timestamp(1)))]
+fn vector_sessions_35_what_admission_refuses_is_told_and_touches_nothing(
+    #[case] refused: Result<(), AdmissionError>,
+) {
+    let error = refused.unwrap_err();
+    let classification = judge("acme", Apikey, &Outcome::Local(error.local_fault()));
+    assert_eq!(classification.status, error.status());
+    assert_eq!(classification.consequence, Nothing);
+    assert!(!classification.counts_for_breaker);
+}
+
+#[test]
+fn vector_sessions_36_the_same_words_of_an_upstream_are_the_upstreams() {
+    let body = r#"{"error":{"code":"RATE_LIMIT_EXECUTION_TIMEOUT"}}"#;
+    let classification = judge("acme", Apikey, &answer(504, body));
+    assert!(classification.counts_for_breaker);
+    assert_ne!(classification.reason, Reason::Local);
+}
+
+fn queue() -> QueueName {
+    QueueName {
+        provider: ProviderId::new("acme").unwrap(),
+        connection: ConnectionId::new("c1").unwrap(),
     }
 }
 

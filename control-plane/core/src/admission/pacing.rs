@@ -1,0 +1,141 @@
+//! How fast requests may follow each other on a connection, in the whole fleet: so many a minute, so far apart, so many
+//! at once. Only what an operator set or an upstream's headers taught is enforced (decision 45).
+//!
+//! The value is shared by all replicas and changed by compare-and-set, so a step works on a copy. Who has to wait asks
+//! again when told; the order is that of the queue that asks.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::AttemptId;
+use crate::permit::{self, Asker, Pool};
+use crate::time::Timestamp;
+
+/// Levels are counted in parts of a request so that a ms of refill is whole: one part for each request a minute.
+const PARTS: u64 = 60_000;
+
+/// What is enforced. A member that nobody set enforces nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PaceLimits {
+    /// Requests a minute; as many may come at once when none came for a minute.
+    pub per_minute: Option<u32>,
+    /// From one request to the next, in ms.
+    pub apart_ms: u64,
+    /// Requests at once.
+    pub concurrent: Option<u32>,
+}
+
+/// What went to a connection lately.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pace {
+    /// The bucket; absent as long as nothing was taken from it.
+    #[serde(default)]
+    bucket: Option<Bucket>,
+    /// The last request.
+    #[serde(default)]
+    last: Option<Timestamp>,
+    /// What runs.
+    #[serde(default)]
+    running: Pool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Bucket {
+    /// Parts left.
+    level: u64,
+    at: Timestamp,
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admitted {
+    /// It goes now.
+    Now,
+    /// Not before then.
+    NotBefore(Timestamp),
+    /// Not before one of those that run ends.
+    Full,
+}
+
+impl PaceLimits {
+    /// The part that each of `planes` data planes may use while nobody counts for all of them: at least one request,
+    /// so the parts may add up to more than the whole.
+    #[must_use]
+    pub fn share(self, planes: u32) -> Self {
+        Self {
+            per_minute: self.per_minute.map(|limit| permit::share(limit, planes)),
+            apart_ms: self.apart_ms.saturating_mul(u64::from(planes.max(1))),
+            concurrent: self.concurrent.map(|limit| permit::share(limit, planes)),
+        }
+    }
+}
+
+impl Pace {
+    /// Lets an attempt go if all limits allow it, and counts it then. One that runs already goes again uncounted.
+    pub fn admit(&mut self, attempt: AttemptId, limits: PaceLimits, now: Timestamp) -> Admitted {
+        if self.running.holds(attempt, now) {
+            return Admitted::Now;
+        }
+        let bucket = limits.per_minute.map(|limit| self.refilled(limit, now));
+        let ready = self.spaced(limits.apart_ms, now).max(
+            bucket
+                .zip(limits.per_minute)
+                .map_or(now, |(bucket, limit)| bucket.ready_at(limit)),
+        );
+        if ready > now {
+            return Admitted::NotBefore(ready);
+        }
+        if let Some(cap) = limits.concurrent
+            && !self
+                .running
+                .acquire(attempt, None, cap.max(1), Asker::Newcomer, now)
+        {
+            return Admitted::Full;
+        }
+        self.last = Some(now);
+        self.bucket = bucket.map(|bucket| Bucket {
+            level: bucket.level.saturating_sub(PARTS),
+            ..bucket
+        });
+        Admitted::Now
+    }
+
+    /// What runs: to be released, and renewed, as permits are.
+    pub fn running(&mut self) -> &mut Pool {
+        &mut self.running
+    }
+
+    /// When nothing of it is true any more.
+    #[must_use]
+    pub fn ends_at(&self, limits: PaceLimits) -> Timestamp {
+        let spaced = self.last.map(|last| last.plus_ms(limits.apart_ms));
+        // An empty bucket is full after a minute, whatever its size.
+        let full = self.bucket.map(|bucket| bucket.at.plus_ms(PARTS));
+        let running = self.running.ends_at();
+        running.max(spaced.max(full).unwrap_or_default())
+    }
+
+    /// A last request that lies ahead is the clock's fault and counts as just now.
+    fn spaced(&self, apart_ms: u64, now: Timestamp) -> Timestamp {
+        self.last
+            .map_or(now, |last| last.min(now).plus_ms(apart_ms))
+    }
+
+    fn refilled(&self, limit: u32, now: Timestamp) -> Bucket {
+        let most = u64::from(limit.max(1)).saturating_mul(PARTS);
+        let level = self.bucket.map_or(most, |bucket| {
+            let refill = now
+                .ms_since(bucket.at)
+                .saturating_mul(u64::from(limit.max(1)));
+            bucket.level.saturating_add(refill).min(most)
+        });
+        Bucket { level, at: now }
+    }
+}
+
+impl Bucket {
+    /// When it holds a whole request.
+    fn ready_at(self, limit: u32) -> Timestamp {
+        let missing = PARTS.saturating_sub(self.level);
+        self.at.plus_ms(missing.div_ceil(u64::from(limit.max(1))))
+    }
+}

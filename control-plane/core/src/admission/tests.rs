@@ -1,0 +1,279 @@
+use proptest::prelude::*;
+use rstest::rstest;
+
+use crate::ids::{AttemptId, PlaneIncarnation};
+
+use super::*;
+
+fn queue() -> QueueName {
+    QueueName {
+        provider: ProviderId::new("glm").unwrap(),
+        connection: ConnectionId::new("c1").unwrap(),
+    }
+}
+
+fn at(ms: u64) -> Timestamp {
+    Timestamp(1_000_000).plus_ms(ms)
+}
+
+#[rstest]
+#[case::no_limit(10_000, 0, true)]
+#[case::room(2, 3, true)]
+#[case::full(3, 3, false)]
+#[case::more_than_full(4, 3, false)]
+fn vector_sessions_34_a_queue_takes_as_many_as_may_wait(
+    #[case] queued: u64,
+    #[case] depth: u64,
+    #[case] admitted: bool,
+) {
+    let checked = check_depth(queued, depth, &queue());
+    let full = AdmissionError::QueueFull {
+        queue: queue(),
+        depth,
+    };
+    assert_eq!((full.status(), full.code()), (429, "RATE_LIMIT_QUEUE_FULL"));
+    assert_eq!(checked, if admitted { Ok(()) } else { Err(full) });
+}
+
+#[rstest]
+#[case::runs_50_ms(5_050, true)]
+#[case::runs_100_ms(5_100, false)]
+#[case::runs_150_ms(5_150, false)]
+fn vector_sessions_35_time_counts_from_dispatch(#[case] ms: u64, #[case] in_time: bool) {
+    let execution = Execution {
+        dispatched_at: at(5_000),
+        limit_ms: 100,
+    };
+    assert_eq!(execution.ends_at(), at(5_100));
+    let expired = AdmissionError::ExecutionExpired {
+        queue: queue(),
+        limit_ms: 100,
+    };
+    assert_eq!(
+        (expired.status(), expired.code()),
+        (504, "RATE_LIMIT_EXECUTION_TIMEOUT")
+    );
+    let checked = execution.check(&queue(), at(ms));
+    assert_eq!(checked, if in_time { Ok(()) } else { Err(expired) });
+}
+
+fn attempt(plane: u64, number: u64) -> AttemptId {
+    AttemptId {
+        plane: PlaneIncarnation(plane),
+        number,
+    }
+}
+
+const FREE: PaceLimits = PaceLimits {
+    per_minute: None,
+    apart_ms: 0,
+    concurrent: None,
+};
+
+#[test]
+fn without_limits_everything_goes_at_once() {
+    let mut pace = Pace::default();
+    for number in 0..1_000 {
+        assert_eq!(pace.admit(attempt(1, number), FREE, at(0)), Admitted::Now);
+    }
+}
+
+#[test]
+fn requests_keep_a_distance() {
+    let limits = PaceLimits {
+        apart_ms: 200,
+        ..FREE
+    };
+    let mut pace = Pace::default();
+    assert_eq!(pace.admit(attempt(1, 1), limits, at(0)), Admitted::Now);
+    assert_eq!(
+        pace.admit(attempt(2, 1), limits, at(199)),
+        Admitted::NotBefore(at(200))
+    );
+    assert_eq!(pace.admit(attempt(2, 1), limits, at(200)), Admitted::Now);
+}
+
+#[test]
+fn so_many_a_minute_of_which_all_may_come_at_once() {
+    let limits = PaceLimits {
+        per_minute: Some(3),
+        ..FREE
+    };
+    let mut pace = Pace::default();
+    for number in 1..=3 {
+        assert_eq!(pace.admit(attempt(1, number), limits, at(0)), Admitted::Now);
+    }
+    // One for every 20 s from then on.
+    assert_eq!(
+        pace.admit(attempt(1, 4), limits, at(1)),
+        Admitted::NotBefore(at(20_000))
+    );
+    assert_eq!(pace.admit(attempt(1, 4), limits, at(20_000)), Admitted::Now);
+    assert_eq!(
+        pace.admit(attempt(1, 5), limits, at(20_000)),
+        Admitted::NotBefore(at(40_000))
+    );
+}
+
+#[test]
+fn so_many_at_once_until_one_ends() {
+    let limits = PaceLimits {
+        concurrent: Some(1),
+        ..FREE
+    };
+    let mut pace = Pace::default();
+    assert_eq!(pace.admit(attempt(1, 1), limits, at(0)), Admitted::Now);
+    assert_eq!(pace.admit(attempt(2, 1), limits, at(1)), Admitted::Full);
+    pace.running().release(attempt(1, 1));
+    assert_eq!(pace.admit(attempt(2, 1), limits, at(2)), Admitted::Now);
+}
+
+#[test]
+fn who_must_wait_for_one_limit_uses_up_nothing_of_the_others() {
+    let limits = PaceLimits {
+        per_minute: Some(2),
+        apart_ms: 200,
+        concurrent: Some(1),
+    };
+    let mut pace = Pace::default();
+    assert_eq!(pace.admit(attempt(1, 1), limits, at(0)), Admitted::Now);
+    let before = pace.clone();
+    assert_eq!(
+        pace.admit(attempt(1, 2), limits, at(100)),
+        Admitted::NotBefore(at(200))
+    );
+    assert_eq!(pace.admit(attempt(1, 2), limits, at(200)), Admitted::Full);
+    assert_eq!(pace, before);
+}
+
+#[test]
+fn a_request_that_runs_is_counted_once() {
+    let limits = PaceLimits {
+        per_minute: Some(1),
+        concurrent: Some(2),
+        ..FREE
+    };
+    let mut pace = Pace::default();
+    assert_eq!(pace.admit(attempt(1, 1), limits, at(0)), Admitted::Now);
+    assert_eq!(pace.admit(attempt(1, 1), limits, at(1)), Admitted::Now);
+    assert_eq!(pace.running().held(at(1)), 1);
+}
+
+#[test]
+fn a_limit_that_is_lowered_acts_at_once() {
+    let mut pace = Pace::default();
+    let limit = |limit| PaceLimits {
+        per_minute: Some(limit),
+        ..FREE
+    };
+    assert_eq!(
+        pace.admit(attempt(1, 1), limit(1_000), at(0)),
+        Admitted::Now
+    );
+    assert_eq!(pace.admit(attempt(1, 2), limit(1), at(1)), Admitted::Now);
+    assert_eq!(
+        pace.admit(attempt(1, 3), limit(1), at(1)),
+        Admitted::NotBefore(at(60_001))
+    );
+}
+
+#[test]
+fn a_clock_that_went_back_blocks_nobody_for_long() {
+    let limits = PaceLimits {
+        apart_ms: 200,
+        ..FREE
+    };
+    let mut pace = Pace::default();
+    assert_eq!(
+        pace.admit(attempt(1, 1), limits, at(900_000)),
+        Admitted::Now
+    );
+    assert_eq!(
+        pace.admit(attempt(1, 2), limits, at(0)),
+        Admitted::NotBefore(at(200))
+    );
+}
+
+#[test]
+fn each_data_plane_may_use_a_part_of_the_limits() {
+    let limits = PaceLimits {
+        per_minute: Some(100),
+        apart_ms: 200,
+        concurrent: Some(2),
+    };
+    let part = PaceLimits {
+        per_minute: Some(25),
+        apart_ms: 800,
+        concurrent: Some(1),
+    };
+    assert_eq!(limits.share(4), part);
+    assert_eq!(limits.share(0), limits);
+    assert_eq!(FREE.share(4), FREE);
+}
+
+#[test]
+fn a_stored_pace_is_read_back_and_ends() {
+    let limits = PaceLimits {
+        per_minute: Some(2),
+        apart_ms: 200,
+        concurrent: Some(1),
+    };
+    let mut pace = Pace::default();
+    assert_eq!(pace.ends_at(limits), Timestamp::default());
+    assert_eq!(pace.admit(attempt(1, 1), limits, at(0)), Admitted::Now);
+    let text = serde_json::to_string(&pace).unwrap();
+    assert_eq!(serde_json::from_str::<Pace>(&text).unwrap(), pace);
+    // Once it is over, it is as if nothing had been.
+    let end = pace.ends_at(limits);
+    assert_eq!(end, at(60_000));
+    let mut fresh = Pace::default();
+    for number in 2..=4 {
+        let now = end.plus_ms(200 * number);
+        fresh.running().prune(now);
+        pace.running().prune(now);
+        let (aged, fresh) = (
+            pace.admit(attempt(1, number), limits, now),
+            fresh.admit(attempt(1, number), limits, now),
+        );
+        assert_eq!(aged, fresh);
+    }
+}
+
+proptest! {
+    /// In no span of time more than the bucket and its refill, never closer than the distance, and who is told to come
+    /// back then may go then.
+    #[test]
+    fn limits_hold_for_every_span(
+        per_minute in 1_u32..50,
+        apart_ms in 0_u64..500,
+        steps in proptest::collection::vec(0_u64..3_000, 1..80),
+    ) {
+        let limits = PaceLimits { per_minute: Some(per_minute), apart_ms, concurrent: None };
+        let mut pace = Pace::default();
+        let mut now = at(0);
+        let mut gone: Vec<Timestamp> = Vec::new();
+        for (number, ms) in (1..).zip(steps) {
+            now = now.plus_ms(ms);
+            match pace.admit(attempt(1, number), limits, now) {
+                Admitted::Now => gone.push(now),
+                Admitted::NotBefore(then) => {
+                    prop_assert!(then > now);
+                    let mut later = pace.clone();
+                    prop_assert_eq!(later.admit(attempt(1, number), limits, then), Admitted::Now);
+                }
+                Admitted::Full => prop_assert!(false, "there is no limit on how many run"),
+            }
+        }
+        for (first, begin) in gone.iter().enumerate() {
+            for (last, end) in gone.iter().enumerate().skip(first + 1) {
+                let went = u64::try_from(last - first + 1).unwrap();
+                let span = end.ms_since(*begin);
+                let refilled = span * u64::from(per_minute) / 60_000;
+                prop_assert!(went <= u64::from(per_minute) + refilled);
+                if last == first + 1 {
+                    prop_assert!(span >= apart_ms);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Session affinity: a session goes where it went before, as long as that is eligible (`sessions-and-streams.md` §2,
+//! decision 43). A preference, never a reason to fail.
+//!
+//! Pins are kept in the hot store under a key that holds the id of the client's API key, so that two clients that use
+//! the same session id do not share one. A session without a pin is placed by rendezvous hash over what is eligible:
+//! when pins are lost it lands where it was, and two first requests at once agree before either is stored.
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::ids::{ConnectionId, KeyId, ProviderId};
+use crate::routing::strategy::rendezvous::{Identity, Rendezvous};
+use crate::session_key::SessionKey;
+use crate::time::Timestamp;
+
+/// Longest time that a session may be kept together, in ms: 30 days.
+pub const MAX_AFFINITY_TTL_MS: u64 = 30 * 86_400_000;
+/// A pin is written again at most this often, in ms, or every twentieth of its time if that is longer.
+const TOUCHED_APART_MS: u64 = 1_000;
+
+/// What a pin is stored under: `<provider>:<hex>`, the hash being that of `<API key id>:<provider>:<session key>`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PinKey(String);
+
+/// Where a session is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pin {
+    /// Its connection.
+    pub connection: ConnectionId,
+    /// Since when.
+    pub created_at: Timestamp,
+    /// Unused until then it counts no longer; at that very moment it does not.
+    pub expires_at: Timestamp,
+}
+
+/// A change of what is stored. It is made only if there still stands what was read; otherwise the rule is asked again
+/// with what stands there now, so that the later of two first requests adopts the earlier one's pin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PinChange {
+    /// What was read.
+    pub before: Option<Pin>,
+    /// What is to stand there.
+    pub after: Option<Pin>,
+}
+
+/// Where a request goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Affinity<'a> {
+    /// To this connection of the pool.
+    pub connection: &'a ConnectionId,
+    /// What to store. A request under a lease stores it only when it has the lease.
+    pub change: Option<PinChange>,
+}
+
+/// How an attempt ended, as far as pins are concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttemptEnd {
+    /// The request goes on elsewhere, or would if it could.
+    FailedOver,
+    /// The target took longer than its combo allows.
+    TargetTimeout,
+    /// The client went away, or another attempt of a hedge was faster.
+    Abandoned,
+}
+
+impl PinKey {
+    /// Of a session at a provider, of the client with this API key. Clients without a key share one space.
+    #[must_use]
+    pub fn new(provider: &ProviderId, key: Option<&KeyId>, session: &SessionKey) -> Self {
+        let key = key.map_or("", KeyId::as_str);
+        let named = format!("{key}:{provider}:{}", session.as_str());
+        Self(format!("{provider}:{}", hex::encode(Sha256::digest(named))))
+    }
+
+    /// The key as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// How long a session is kept together, in ms; 0 = not at all. What a request asks for counts if it is a positive
+/// number, else the setting.
+#[must_use]
+pub fn ttl_ms(of_request: Option<f64>, setting_ms: u64) -> u64 {
+    let wanted = of_request.filter(|ms| ms.is_finite() && *ms > 0.0);
+    let ttl_ms = wanted.map_or(setting_ms, |ms| {
+        format!("{:.0}", ms.trunc())
+            .parse()
+            .unwrap_or(MAX_AFFINITY_TTL_MS)
+    });
+    ttl_ms.min(MAX_AFFINITY_TTL_MS)
+}
+
+/// Where a session goes among the eligible connections; `None` when affinity has no say. What the gates exclude is not
+/// in the pool, so a pin on it breaks.
+#[must_use]
+pub fn select<'a>(
+    key: &PinKey,
+    stored: Option<&Pin>,
+    pool: &'a [ConnectionId],
+    ttl_ms: u64,
+    now: Timestamp,
+) -> Option<Affinity<'a>> {
+    if ttl_ms == 0 {
+        return None;
+    }
+    let live = stored.filter(|pin| pin.expires_at > now);
+    let pinned = live.and_then(|pin| {
+        let connection = pool
+            .iter()
+            .find(|candidate| **candidate == pin.connection)?;
+        Some((connection, pin.touched(ttl_ms, now)))
+    });
+    let (connection, after) = match pinned {
+        Some(kept) => kept,
+        None => {
+            let connection = placed(key, pool)?;
+            let pin = Pin {
+                connection: connection.clone(),
+                created_at: now,
+                expires_at: now.plus_ms(ttl_ms),
+            };
+            (connection, Some(pin))
+        }
+    };
+    let change = after.map(|pin| PinChange {
+        before: stored.cloned(),
+        after: Some(pin),
+    });
+    Some(Affinity { connection, change })
+}
+
+/// What an attempt that did not succeed does to the pin of its session: it goes, unless it names another connection by
+/// now, or the attempt's end says nothing about the connection.
+#[must_use]
+pub fn after_attempt(
+    stored: Option<&Pin>,
+    tried: &ConnectionId,
+    end: AttemptEnd,
+) -> Option<PinChange> {
+    let breaks = match end {
+        AttemptEnd::FailedOver | AttemptEnd::TargetTimeout => true,
+        AttemptEnd::Abandoned => false,
+    };
+    let pin = stored.filter(|pin| breaks && pin.connection == *tried)?;
+    Some(PinChange {
+        before: Some(pin.clone()),
+        after: None,
+    })
+}
+
+impl Pin {
+    /// This pin used now; `None` when it need not be written again yet.
+    fn touched(&self, ttl_ms: u64, now: Timestamp) -> Option<Self> {
+        let expires_at = now.plus_ms(ttl_ms);
+        let apart_ms = TOUCHED_APART_MS.max(ttl_ms / 20);
+        // It also ends earlier when the setting was lowered.
+        let due = self.expires_at > expires_at || expires_at.ms_since(self.expires_at) >= apart_ms;
+        due.then(|| Self {
+            expires_at,
+            ..self.clone()
+        })
+    }
+}
+
+fn placed<'a>(key: &PinKey, pool: &'a [ConnectionId]) -> Option<&'a ConnectionId> {
+    let rendezvous = Rendezvous::new(key.as_str());
+    pool.iter()
+        .min_by_key(|&candidate| rendezvous.rank_of(Identity::of_connection(candidate)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -216,7 +216,7 @@ impl Hot {
         self.call(StoreCall::Blob, CHECK_LIMIT, put).await
     }
 
-    /// All blobs; without payloads where they are known.
+    /// All blobs; without payloads where they are known or left for the next call.
     pub(crate) async fn blobs(
         &self,
         known: &BTreeMap<String, u64>,
@@ -267,9 +267,12 @@ impl Hot {
 
     fn failed(&self, call: StoreCall, error: &HotStoreError) {
         let now = local_now();
-        self.failures.fetch_add(1, Ordering::Relaxed);
         let mut last = self.last.lock();
-        last.failed = Some(now);
+        // What breaks a bound is the caller's fault, and was never sent.
+        if !matches!(error, HotStoreError::Bounds(_)) {
+            self.failures.fetch_add(1, Ordering::Relaxed);
+            last.failed = Some(now);
+        }
         let quiet = last
             .logged
             .is_some_and(|at| now.saturating_duration_since(at) < LOG_PAUSE);

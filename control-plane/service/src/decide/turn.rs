@@ -9,6 +9,7 @@ use tidegate_core::ids::Shard;
 use tidegate_core::routing::strategy::{Scope, TurnKey, TurnPurpose};
 
 use crate::clock::local_now;
+use crate::hot::Hot;
 use crate::telemetry::metrics::TurnTaken;
 
 use super::Decider;
@@ -20,13 +21,7 @@ impl Decider {
     /// The next number, or `None` when it is not to be had before the deadline.
     pub(super) async fn shared_turn(&self, key: &TurnKey, deadline: Instant) -> Option<u64> {
         let left = deadline.saturating_duration_since(local_now());
-        let limit = self.limits.store_call.min(left);
-        let (shard, name) = counter(key);
-        let turn = self
-            .hot
-            .next_turn(shard, &name, COUNTER_TTL, limit)
-            .await
-            .ok();
+        let turn = taken(&self.hot, key, self.limits.store_call.min(left)).await;
         self.metrics.turn(if turn.is_some() {
             TurnTaken::Shared
         } else {
@@ -34,6 +29,16 @@ impl Decider {
         });
         turn
     }
+}
+
+/// Asks the store, unless it is known to be away or there is no time: a call that cannot be answered would take the time
+/// of a decision that goes on without it, and count against the store.
+async fn taken(hot: &Hot, key: &TurnKey, limit: Duration) -> Option<u64> {
+    if hot.is_away() || limit.is_zero() {
+        return None;
+    }
+    let (shard, name) = counter(key);
+    hot.next_turn(shard, &name, COUNTER_TTL, limit).await.ok()
 }
 
 /// Where the store keeps the counter: its name is part of the stored format.
@@ -60,9 +65,44 @@ fn counter(key: &TurnKey) -> (Shard, String) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use tidegate_core::ids::{ComboName, ProviderId};
+    use tidegate_store::fault::FaultyHotStore;
+    use tidegate_store::memory::MemoryHotStore;
 
     use super::*;
+    use crate::clock::Clock;
+    use crate::telemetry::metrics::Metrics;
+
+    #[tokio::test]
+    async fn a_store_that_is_known_to_be_away_is_not_waited_for() {
+        let limit = Duration::from_millis(10);
+        let store = FaultyHotStore::new(Arc::new(MemoryHotStore::default()), limit);
+        let metrics = Arc::new(Metrics::new());
+        let clock = Arc::new(Clock::new());
+        let hot = Hot::new(Arc::new(store.clone()), clock, Arc::clone(&metrics));
+        let key = TurnKey {
+            scope: Scope::Combo(ComboName::new("combo").unwrap()),
+            purpose: TurnPurpose::StrictRandom,
+        };
+        assert_eq!(taken(&hot, &key, limit).await, Some(0));
+        assert_eq!(taken(&hot, &key, Duration::ZERO).await, None);
+        assert!(hot.answers(), "a call without time is no failure");
+        store.freeze();
+        while !hot.is_away() {
+            assert_eq!(taken(&hot, &key, limit).await, None);
+        }
+        let calls = || {
+            let text = metrics.encode().unwrap();
+            let calls = text.lines().filter(|line| line.contains("call=\"turn\""));
+            calls.map(str::to_owned).collect::<Vec<_>>()
+        };
+        let before = calls();
+        assert!(!before.is_empty());
+        assert_eq!(taken(&hot, &key, limit).await, None);
+        assert_eq!(calls(), before);
+    }
 
     #[test]
     fn a_combo_and_a_provider_of_one_name_do_not_share() {

@@ -1,5 +1,6 @@
 //! A panel, and the model that makes one answer of theirs.
 
+use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use http::HeaderValue;
@@ -110,6 +111,7 @@ impl Asked {
                 if let Some(seat) = self.answers.get_mut(reply.seat) {
                     *seat = Some(*answer);
                 }
+                self.keep_what_is_needed();
                 return;
             }
             Ok(PartEnd::Unreadable(Unreadable::Empty)) => Shortfall::EmptyContent,
@@ -122,6 +124,15 @@ impl Asked {
             Err(refusal) => Shortfall::Status(refusal.status().as_u16()),
         };
         self.panel.fails(reply.seat, shortfall);
+    }
+
+    /// A body is handed on only when it is the single answer; of several the judge gets the texts, which are short.
+    fn keep_what_is_needed(&mut self) {
+        if self.answers().count() > 1 {
+            for answer in self.answers.iter_mut().flatten() {
+                answer.answer.body = Bytes::new();
+            }
+        }
     }
 
     /// In the order of the panel.
@@ -173,4 +184,47 @@ fn nothing<C: ControlPort>(drive: &mut Drive<C>, plan: &FusionPlan, asked: Asked
         return End::Rejected(first.rejection);
     }
     End::Rejected(Box::new(asked.panel.failure(&plan.panel, retry_after)))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderMap, StatusCode};
+    use tidegate_core::routing::PlanMember;
+
+    use super::*;
+    use crate::observe::Answered;
+    use crate::sse::Tokens;
+
+    #[test]
+    fn of_several_answers_only_the_texts_are_kept() {
+        let member = |step: u32| PlanMember {
+            step,
+            name: format!("member {step}"),
+        };
+        let mut asked = Asked::new(&FusionPlan {
+            panel: (0..3).map(member).collect(),
+            judge: 0,
+            min_panel: 2,
+            straggler_grace_ms: 1,
+            panel_hard_timeout_ms: 1,
+        });
+        for (seat, held) in [(2, 64), (0, 0), (1, 0)] {
+            let answer = PartAnswer {
+                text: format!("text {seat}"),
+                answer: Answered {
+                    status: StatusCode::OK,
+                    headers: HeaderMap::new(),
+                    body: Bytes::from_static(&[b' '; 64]),
+                    tokens: Tokens::default(),
+                },
+                provider: None,
+            };
+            let end = Ok(PartEnd::Answered(Box::new(answer)));
+            asked.hear(Reply { seat, end }, 0);
+            let bytes: usize = asked.answers().map(|it| it.answer.body.len()).sum();
+            assert_eq!(bytes, held);
+        }
+        let texts: Vec<_> = asked.answers().map(|it| it.text.as_str()).collect();
+        assert_eq!(texts, ["text 0", "text 1", "text 2"]);
+    }
 }

@@ -45,6 +45,7 @@ pub use warnings::Warning;
 use crate::catalogue::{Catalogue, ModelRow};
 use crate::ids::{ComboName, ConnectionId, KeyId, ModelId, ProviderId};
 use crate::number::Finite;
+use crate::routing::strategy;
 pub use crate::secret_source::SecretSource;
 use crate::settings::{ProviderClass, ProviderPolicy, Settings, WrittenSettings};
 
@@ -253,6 +254,14 @@ pub struct ComboEntry {
     pub units: Vec<Unit>,
     /// Nobody wrote it, so nobody is told of it; who knows its name may ask for it.
     pub hidden: bool,
+}
+
+impl ComboEntry {
+    /// Its order depends on which connection served it last.
+    #[must_use]
+    pub fn follows_last_served(&self) -> bool {
+        strategy::of(self.combo.strategy).follows_last_served(&self.config)
+    }
 }
 
 /// Targets that a strategy orders as one.

@@ -107,6 +107,14 @@ pub trait Telemetry: Debug {
     fn tool_limit(&self, provider: &ProviderId) -> Option<u32>;
     /// The connection that served the last turn of a conversation (`routing.md` §10.1).
     fn session_connection(&self, session: &str) -> Option<ConnectionId>;
+    /// There is no room to count this target of a combo, so that no count of it does not mean none.
+    fn leaves_out_target(&self, _combo: &ComboName, _key: &str) -> bool {
+        false
+    }
+    /// There is no room to keep anything of this connection, so that nothing known of it does not mean nothing happened.
+    fn leaves_out_connection(&self, _connection: &ConnectionId) -> bool {
+        false
+    }
     /// Until when `auto` leaves a target of a combo alone (`routing.md` §9.1, adaptation; §9.4, self-healing).
     fn adaptation_until(&self, combo: &ComboName, key: &str) -> Option<Timestamp>;
 }

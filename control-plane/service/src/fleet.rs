@@ -1,14 +1,20 @@
 //! What strategies know of the past: gathered from data planes, shared with the other replicas (decisions 37 and 51).
 //!
 //! Data planes send what was added; this replica adds it up, publishes its sum as one blob in the hot store and reads
-//! those of the others, every half second and at once when another target of a combo serves. Of all of them a
-//! [`Fleet`] is made and put in place of the last one, so that a decision reads it without a lock.
+//! those of the others, every half second, and at once when another connection serves a combo that follows the last one
+//! that served. Of all of them a [`Fleet`] is made and put in place of the last one, so that a decision reads it without
+//! a lock.
 //!
 //! **Staleness:** what an attempt came to is known to the replica its data plane reports to within half a second, and to
 //! the others half a second to a second later. **Stance:** fail-open. While the hot store is away the others are known
 //! as they were last, and this replica goes on adding up. **Loss:** a replica that starts takes over what its name had
 //! published; the blob of one that is gone counts for a day. A store that lost its memory gets every replica's blob
-//! anew. Nothing of it is in the durable store: what is lost is history that strategies can do without.
+//! anew. Nothing of it is in the durable store: what is lost is history that strategies can do without. What would make
+//! the blob larger than one may be leaves, the oldest first, and is counted.
+//!
+//! **Once.** A message of a data plane carries a number and is added once by each replica, and not by one that read in
+//! another's blob that it was added. A message that went to two replicas within the second that a blob takes is added
+//! twice: that is accepted, it is no more than what one message holds.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,12 +22,12 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use tidegate_core::ids::{ConnectionId, PlaneIncarnation};
+use tidegate_core::ids::{ComboName, ConnectionId, PlaneIncarnation};
 use tidegate_core::telemetry::Telemetry as _;
-use tidegate_core::telemetry::aggregate::{Aggregate, Bounds, PlaneLoad};
+use tidegate_core::telemetry::aggregate::{Aggregate, BoundedSum, Bounds, PlaneLoad};
 use tidegate_core::telemetry::fleet::Fleet;
 use tidegate_core::time::Timestamp;
-use tidegate_store::hot::Blob;
+use tidegate_store::hot::bounds::MAX_BLOB_BYTES;
 use tidegate_wire as wire;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
@@ -29,6 +35,10 @@ use tokio::time::{Instant, sleep_until};
 use crate::clock::Clock;
 use crate::hot::Hot;
 use crate::telemetry::metrics::{Metrics, gauge_value};
+
+mod others;
+
+use others::{Others, Taken};
 
 /// Between two rounds of publishing and reading.
 const EVERY: Duration = Duration::from_millis(500);
@@ -55,21 +65,11 @@ pub(crate) struct Gatherer {
 /// What this replica was told.
 #[derive(Debug, Default)]
 struct Own {
-    sum: Aggregate,
+    sum: BoundedSum,
     /// It changed since it was published.
     changed: bool,
     /// Numbers of the last messages of data planes that other replicas added.
     elsewhere: BTreeMap<PlaneIncarnation, u64>,
-}
-
-/// What the other replicas published.
-#[derive(Debug, Default)]
-struct Others {
-    /// This replica knows what its own name had published before it started.
-    complete: bool,
-    versions: BTreeMap<String, u64>,
-    sums: BTreeMap<String, Aggregate>,
-    published: Option<Instant>,
 }
 
 impl Gatherer {
@@ -96,13 +96,15 @@ impl Gatherer {
         self.fleet.load_full()
     }
 
-    /// Adds a data plane's message, unless it was added before, and what is under way there.
+    /// Adds a data plane's message, unless it was added before, and what is under way there. `follows`: the combo's order
+    /// depends on which connection served last, so it is urgent that another one does.
     pub(crate) fn add(
         &self,
         plane: PlaneIncarnation,
         number: u64,
         mut seen: Aggregate,
         under_way: BTreeMap<ConnectionId, u32>,
+        follows: impl Fn(&ComboName) -> bool,
     ) {
         let now = self.clock.now();
         seen.end_at(now);
@@ -111,9 +113,9 @@ impl Gatherer {
             at: now,
             connections: under_way,
         };
-        let urgent = changes_who_serves(&seen, &self.fleet());
+        let urgent = changes_who_serves(&seen, &self.fleet(), follows);
         let mut own = self.own.lock();
-        let here = own.sum.planes.get(&plane).map(|load| load.number);
+        let here = own.sum.get().planes.get(&plane).map(|load| load.number);
         let last = here.max(own.elsewhere.get(&plane).copied());
         if last.is_some_and(|last| number <= last) {
             self.metrics.fleet.duplicates.inc();
@@ -122,7 +124,7 @@ impl Gatherer {
             self.metrics.fleet.messages.inc();
         }
         seen.planes = BTreeMap::from([(plane, load)]);
-        let refused = own.sum.absorb(seen, &self.bounds);
+        let refused = own.sum.absorb(seen);
         own.changed = true;
         drop(own);
         self.metrics.fleet.refused(&refused);
@@ -156,25 +158,24 @@ impl Gatherer {
 
     /// Publishes what changed. Not before it is known what this replica's name had published: that would be lost.
     async fn publish(&self, others: &mut Others) {
-        let due = others
-            .published
-            .is_none_or(|published| published.elapsed() >= RENEW_EVERY);
+        let due = others.published_before(RENEW_EVERY);
         let bytes = {
             let mut own = self.own.lock();
             if !others.complete || !(own.changed || due) {
                 return;
             }
-            own.sum.prune(self.clock.now(), &self.bounds);
+            own.sum.prune(self.clock.now());
             own.changed = false;
-            self.metrics.fleet.holds(&own.sum);
-            wire::telemetry::encode(&own.sum)
+            let (bytes, shed) = wire::telemetry::encode_shortened(&mut own.sum, MAX_BLOB_BYTES);
+            self.metrics.fleet.shed(&shed);
+            self.metrics.fleet.holds(own.sum.get());
+            bytes
         };
         let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
         self.metrics.fleet.blob_bytes.set(gauge_value(length));
         match self.hot.put_blob(&self.replica, bytes, BLOB_TTL).await {
             Ok(version) => {
-                others.published = Some(Instant::now());
-                others.versions.insert(self.replica.clone(), version);
+                others.published(&self.replica, version);
             }
             Err(_logged) => {
                 self.metrics.fleet.blob_failures.inc();
@@ -183,52 +184,23 @@ impl Gatherer {
         }
     }
 
-    /// Reads what the others published since.
+    /// Reads what the others published since, a piece at a time; what is left waits for the next round.
     async fn read(&self, others: &mut Others) {
-        let Ok(blobs) = self.hot.blobs(&others.versions).await else {
-            return;
-        };
-        let lost = others.published.is_some() && blobs.iter().all(|it| it.replica != self.replica);
-        if lost {
-            // The store lost its memory.
-            others.published = None;
-        }
-        let there = |replica: &String| blobs.iter().any(|blob| blob.replica == *replica);
-        others.versions.retain(|replica, _| there(replica));
-        others.sums.retain(|replica, _| there(replica));
-        for blob in blobs {
-            self.take(blob, others);
-        }
-        others.complete = true;
-        let count = u64::try_from(others.sums.len()).unwrap_or(u64::MAX);
-        self.metrics.fleet.others.set(gauge_value(count));
-    }
-
-    fn take(&self, blob: Blob, others: &mut Others) {
-        let Blob {
-            replica,
-            version,
-            payload,
-        } = blob;
-        let Some(payload) = payload else {
-            return;
-        };
-        others.versions.insert(replica.clone(), version);
-        let is_own = replica == self.replica;
-        if is_own && others.complete {
-            return;
-        }
-        match wire::telemetry::decode(&payload) {
-            Ok(sum) if is_own => {
-                let refused = self.own.lock().sum.absorb(sum, &self.bounds);
+        let began = Instant::now();
+        loop {
+            let Ok(blobs) = self.hot.blobs(&others.known(&self.replica)).await else {
+                return;
+            };
+            let Taken { own, skipped, more } =
+                others.take(blobs, &self.replica, self.clock.now(), &self.bounds);
+            if let Some(own) = own {
+                let refused = self.own.lock().sum.absorb(own);
                 self.metrics.fleet.refused(&refused);
             }
-            Ok(sum) => {
-                others.sums.insert(replica, sum);
-            }
-            Err(error) => {
-                tracing::warn!(replica, %error, "telemetry of a replica is not understood");
-                self.metrics.fleet.blobs_skipped.inc();
+            self.metrics.fleet.blobs_skipped.inc_by(skipped);
+            self.metrics.fleet.others.set(gauge_value(others.count()));
+            if !more || began.elapsed() >= EVERY {
+                return;
             }
         }
     }
@@ -238,11 +210,13 @@ impl Gatherer {
         let now = self.clock.now();
         let own = {
             let mut own = self.own.lock();
-            own.elsewhere = numbers(others.sums.values());
-            own.sum.clone()
+            own.elsewhere = numbers(others.sums());
+            own.sum.get().clone()
         };
-        let parts = others.sums.values().cloned().chain([own]);
+        // What is told here comes first: it is the newest, and its data planes decide here.
+        let parts = std::iter::once(own).chain(others.sums().cloned());
         let fleet = Fleet::of(parts, &self.bounds, now);
+        self.metrics.fleet.left_out(fleet.left_out());
         self.fleet.store(Arc::new(fleet));
     }
 }
@@ -257,9 +231,14 @@ fn numbers<'a>(sums: impl Iterator<Item = &'a Aggregate>) -> BTreeMap<PlaneIncar
     numbers
 }
 
-/// A combo is now served by another connection than the fleet knows, or the one it knows failed.
-fn changes_who_serves(seen: &Aggregate, fleet: &Fleet) -> bool {
-    seen.combos.iter().any(|(combo, past)| {
+/// A combo whose order follows that is now served by another connection than the fleet knows, or the one it knows failed.
+fn changes_who_serves(
+    seen: &Aggregate,
+    fleet: &Fleet,
+    follows: impl Fn(&ComboName) -> bool,
+) -> bool {
+    let mut following = seen.combos.iter().filter(|(combo, _)| follows(combo));
+    following.any(|(combo, past)| {
         let known = fleet.last_known_good(combo);
         let connection = known.as_ref().and_then(|known| known.connection.as_ref());
         let at = known

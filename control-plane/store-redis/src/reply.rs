@@ -214,7 +214,7 @@ pub(crate) fn blob_put(answer: Value) -> Result<u64, HotStoreError> {
     number(Some(answer), "version of a blob")
 }
 
-/// The answer of `blobs_v1`.
+/// The answer of `blobs_v2`.
 pub(crate) fn blobs(answer: Value) -> Result<Vec<Blob>, HotStoreError> {
     let mut parts = list(answer, "answer of a reading of blobs")?;
     let mut blobs = Vec::with_capacity(parts.len() / 3);

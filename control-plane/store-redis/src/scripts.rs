@@ -30,7 +30,7 @@ impl Scripts {
             cell: Script::new(include_str!("../scripts/cell_v1.lua")),
             turn: Script::new(include_str!("../scripts/turn_v1.lua")),
             put_blob: Script::new(include_str!("../scripts/put_blob_v1.lua")),
-            blobs: Script::new(include_str!("../scripts/blobs_v1.lua")),
+            blobs: Script::new(include_str!("../scripts/blobs_v2.lua")),
         }
     }
 }

@@ -11,7 +11,7 @@ use tidegate_core::ids::Shard;
 use tidegate_core::time::Timestamp;
 use tidegate_core::version::Incarnation;
 use tidegate_store::hot::bounds::{
-    MAX_BLOBS, check_blob, check_incarnations, check_key, check_known,
+    BLOB_PIECE_BYTES, MAX_BLOBS, check_blob, check_incarnations, check_key, check_known,
 };
 use tidegate_store::hot::{
     Announcement, Blob, Cell, Followed, HotStore, HotStoreError, MARK_TTL, ShardCheck, ShardImage,
@@ -220,6 +220,7 @@ impl HotStore for RedisHotStore {
     async fn blobs(&self, known: &BTreeMap<String, u64>) -> Result<Vec<Blob>, HotStoreError> {
         check_known(known)?;
         let mut blobs = self.scripts.blobs.key(keys::BLOBS);
+        blobs.arg(BLOB_PIECE_BYTES);
         for (replica, version) in known {
             blobs.arg(replica).arg(*version);
         }

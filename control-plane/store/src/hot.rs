@@ -350,7 +350,8 @@ pub trait HotStore: Debug + Send + Sync + 'static {
     ) -> Result<u64, HotStoreError>;
 
     /// Every replica's blob that is not forgotten, in no particular order. The payloads of those whose version is
-    /// `known` already are left out.
+    /// `known` already are left out, and when there are [`bounds::BLOB_PIECE_BYTES`] of others, those of the rest as
+    /// well: who is told a version that it does not know, without a payload, asks again.
     async fn blobs(&self, known: &BTreeMap<String, u64>) -> Result<Vec<Blob>, HotStoreError>;
 
     /// The store's time.

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::SystemTime;
 
 use arc_swap::ArcSwapOption;
-use tidegate_core::ids::{AttemptId, PlaneIncarnation, ProviderId};
+use tidegate_core::config::ComboEntry;
+use tidegate_core::ids::{AttemptId, ComboName, PlaneIncarnation, ProviderId};
 use tidegate_core::outcome::AttemptOutcome;
 use tidegate_core::time::Timestamp;
 use tidegate_proto::config::v1 as proto;
@@ -278,7 +279,13 @@ impl PlaneClient {
 
     /// Takes what strategies want to know of and never waits.
     pub fn observe(&self, observation: Observation) {
-        self.inner.telemetry.take(observation);
+        let snapshot = self.inner.snapshot.load();
+        let follows = |combo: &ComboName| {
+            let combos = snapshot.as_ref().map(|snapshot| &snapshot.config.combos);
+            let entry = combos.and_then(|combos| combos.get(combo));
+            entry.is_some_and(ComboEntry::follows_last_served)
+        };
+        self.inner.telemetry.take(observation, follows);
     }
 
     /// The attempt will not be sent: gives back what it was granted. `provider` is whose probe it may hold.

@@ -1,11 +1,16 @@
 //! What attempts came to, added up and on its way to the control plane (decisions 37 and 51).
 //!
 //! Every half second one message goes out with what was added since the last one and what is under way; at once when
-//! another target of a combo serves than the one before, since `lkgp` follows that. A message that is not taken keeps
-//! its number and is sent again as it is, while new things are added up behind it; so a control plane that took it and
-//! could not say so adds it once. Everything is bounded; what has no room is dropped and counted.
+//! another target serves a combo that follows the last one that served. A message that is not taken keeps its number and
+//! is sent again as it is, while new things are added up behind it; so a control plane that took it and could not say so
+//! adds it once. One that was slow to answer is asked again before the others, which have not heard of it; when it gives
+//! no answer at all, another one gets the message, and both may add it. Everything is bounded; what has no room is
+//! dropped and counted.
 //!
-//! The sum of this process's own is kept too, for decisions that are made here.
+//! The sum of this process's own is kept too, for decisions that are made here. It goes on whether anybody takes
+//! messages or not: it is read when nobody does.
+
+mod sender;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,48 +19,59 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tidegate_core::ids::{ComboName, ConnectionId, PlaneIncarnation};
-use tidegate_core::telemetry::aggregate::{Aggregate, Bounds, End, PlaneLoad, Refused, Verdict};
+use tidegate_core::telemetry::aggregate::{
+    Aggregate, BoundedSum, Bounds, End, PlaneLoad, Refused, Verdict,
+};
 use tidegate_core::telemetry::fleet::Fleet;
 use tidegate_core::telemetry::quota::QuotaSource;
 use tidegate_core::time::Timestamp;
-use tidegate_proto::report::v1 as proto;
-use tidegate_proto::report::v1::report_service_client::ReportServiceClient;
-use tidegate_wire::telemetry::{load_to_proto, to_proto};
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
-use tonic::Code;
 
 use crate::clock::PlaneClock;
 use crate::metrics::ClientMetrics;
 use crate::port::Observation;
-use crate::replicas::{Asked, Replicas};
+use crate::replicas::Replicas;
 
-/// Between two messages.
+use sender::Sender;
+
+/// Between two messages, and between two looks at what came in.
 const EVERY: Duration = Duration::from_millis(500);
-/// Between two messages when something is urgent.
-const EVERY_URGENT: Duration = Duration::from_millis(50);
-/// How long one replica may take.
-const CALL_LIMIT: Duration = Duration::from_millis(500);
 
-/// What is to be sent.
+/// What is to be sent, and what is known here.
 #[derive(Debug)]
 pub(crate) struct TelemetryQueue {
     plane: PlaneIncarnation,
     flush: Duration,
     bounds: Bounds,
     gathered: Mutex<Gathered>,
+    learned: Mutex<Learned>,
     urgent: Notify,
     view: ArcSwap<Fleet>,
     metrics: ClientMetrics,
 }
 
+/// What came in since it was looked at.
 #[derive(Debug, Default)]
 struct Gathered {
-    added: Aggregate,
+    added: BoundedSum,
     under_way: BTreeMap<ConnectionId, u32>,
     /// Which target of a combo served last.
     served: BTreeMap<ComboName, (String, ConnectionId)>,
+}
+
+/// What came in and was looked at.
+#[derive(Debug, Default)]
+struct Learned {
+    /// All of it.
+    own: BoundedSum,
+    /// What is in no message yet.
+    waiting: BoundedSum,
+    /// When that was.
+    at: Option<Instant>,
+    /// Something was under way then.
+    was_busy: bool,
 }
 
 impl TelemetryQueue {
@@ -65,19 +81,20 @@ impl TelemetryQueue {
             flush,
             bounds: Bounds::default(),
             gathered: Mutex::default(),
+            learned: Mutex::default(),
             urgent: Notify::new(),
             view: ArcSwap::default(),
             metrics,
         }
     }
 
-    /// What this process saw by itself, as of the last message.
+    /// What this process saw by itself, as of half a second ago.
     pub(crate) fn view(&self) -> Arc<Fleet> {
         self.view.load_full()
     }
 
-    /// Takes an observation. Never waits.
-    pub(crate) fn take(&self, observation: Observation) {
+    /// Takes an observation. Never waits. `follows`: the combo's order depends on which target served last.
+    pub(crate) fn take(&self, observation: Observation, follows: impl Fn(&ComboName) -> bool) {
         let mut gathered = self.gathered.lock();
         let refused = match observation {
             Observation::Began(connection) => {
@@ -89,18 +106,18 @@ impl TelemetryQueue {
                 return;
             }
             Observation::Ended(end) => {
-                if gathered.serves_anew(&end, self.bounds.combos) {
+                if gathered.serves_anew(&end, self.bounds.combos, follows) {
                     self.urgent.notify_one();
                 }
-                gathered.added.absorb(Aggregate::of_end(end), &self.bounds)
+                gathered.added.absorb(Aggregate::of_end(end))
             }
             Observation::Quota(connection, quota) => {
                 let seen = Aggregate::of_quota(connection, QuotaSource::Headers, quota);
-                gathered.added.absorb(seen, &self.bounds)
+                gathered.added.absorb(seen)
             }
             Observation::ToolLimit(provider, limit, at) => {
                 let learned = Aggregate::of_tool_limit(provider, limit, at);
-                gathered.added.absorb(learned, &self.bounds)
+                gathered.added.absorb(learned)
             }
         };
         drop(gathered);
@@ -112,6 +129,53 @@ impl TelemetryQueue {
         self.metrics.telemetry_dropped.inc_by(dropped);
     }
 
+    /// Takes in what was added, and renews what is known here. What is under way was told by nobody else.
+    fn learn(&self, now: Timestamp) {
+        let (added, under_way) = {
+            let mut gathered = self.gathered.lock();
+            (gathered.added.take(), gathered.under_way.clone())
+        };
+        let mut learned = self.learned.lock();
+        learned.at = Some(Instant::now());
+        let is_busy = !under_way.is_empty();
+        if added.is_empty() && !is_busy && !learned.was_busy {
+            return;
+        }
+        learned.was_busy = is_busy;
+        self.count(&learned.waiting.absorb(added.clone()));
+        let load = PlaneLoad {
+            number: 0,
+            at: now,
+            connections: under_way,
+        };
+        let here = Aggregate {
+            planes: BTreeMap::from([(self.plane, load)]),
+            ..Aggregate::default()
+        };
+        for part in [added, here] {
+            // Nothing is lost: what has no room here is in the message all the same.
+            let _refused = learned.own.absorb(part);
+        }
+        learned.own.prune(now);
+        let own = learned.own.get().clone();
+        drop(learned);
+        let view = Fleet::of([own], &self.bounds, now);
+        self.view.store(Arc::new(view));
+    }
+
+    /// Learns for ever, where no message did lately: none is made while one waits.
+    async fn keep_learning(&self, clock: &PlaneClock) {
+        loop {
+            let last = self.learned.lock().at;
+            let due = last.map_or_else(Instant::now, |last| last + EVERY);
+            if due <= Instant::now() {
+                self.learn(clock.at(Instant::now()));
+            } else {
+                sleep_until(due).await;
+            }
+        }
+    }
+
     /// Sends until told to stop, and then what is left, within the limit. Runs once.
     pub(crate) async fn run(
         &self,
@@ -119,21 +183,14 @@ impl TelemetryQueue {
         clock: &PlaneClock,
         stop: &CancellationToken,
     ) {
-        let mut sender = Sender {
-            queue: self,
-            replicas,
-            clock,
-            own: Aggregate::default(),
-            number: 0,
-            unsent: None,
-            was_idle: true,
-        };
+        let mut sender = Sender::new(self, replicas, clock);
         let limit = async {
             stop.cancelled().await;
             sleep(self.flush).await;
         };
         tokio::select! {
             () = sender.run(stop) => {}
+            () = self.keep_learning(clock) => {}
             () = limit => {}
         }
     }
@@ -156,12 +213,20 @@ impl Gathered {
         }
     }
 
-    /// The combo is now served by another target than the last time. Where there is no room to remember that, it waits
-    /// for the next message.
-    fn serves_anew(&mut self, end: &End, most: usize) -> bool {
+    /// A combo that follows that is now served by another target than the last time. Where there is no room to remember
+    /// it, it waits for the next message.
+    fn serves_anew(
+        &mut self,
+        end: &End,
+        most: usize,
+        follows: impl Fn(&ComboName) -> bool,
+    ) -> bool {
         let (Some((combo, key)), Verdict::Served { .. }) = (&end.target, end.verdict) else {
             return false;
         };
+        if !follows(combo) {
+            return false;
+        }
         let now = (key.clone(), end.connection.clone());
         let room = self.served.len() < most;
         match self.served.get_mut(combo) {
@@ -177,151 +242,6 @@ impl Gathered {
             None => false,
         }
     }
-}
-
-/// A message that no control plane took yet.
-struct Unsent {
-    number: u64,
-    telemetry: proto::Telemetry,
-}
-
-struct Sender<'a> {
-    queue: &'a TelemetryQueue,
-    replicas: &'a Replicas,
-    clock: &'a PlaneClock,
-    /// Everything that was seen here.
-    own: Aggregate,
-    number: u64,
-    unsent: Option<Unsent>,
-    /// The control plane knows that nothing is under way.
-    was_idle: bool,
-}
-
-enum Sent {
-    Yes,
-    Refused,
-    No,
-}
-
-impl Sender<'_> {
-    async fn run(&mut self, stop: &CancellationToken) {
-        let mut last = Instant::now();
-        loop {
-            let urgent = async {
-                self.queue.urgent.notified().await;
-                sleep_until(last + EVERY_URGENT).await;
-            };
-            tokio::select! {
-                () = sleep_until(last + EVERY) => {}
-                () = urgent => {}
-                () = stop.cancelled() => {}
-            }
-            let stopping = stop.is_cancelled();
-            last = Instant::now();
-            self.turn(last).await;
-            if stopping {
-                return;
-            }
-        }
-    }
-
-    /// Sends what there is, the older message first.
-    async fn turn(&mut self, moment: Instant) {
-        if self.unsent.is_some() && !self.send().await {
-            return;
-        }
-        if self.gather(self.clock.at(moment)) {
-            self.send().await;
-        }
-    }
-
-    /// Takes what was added, if there is anything to say.
-    fn gather(&mut self, now: Timestamp) -> bool {
-        let queue = self.queue;
-        let (added, under_way) = {
-            let mut gathered = queue.gathered.lock();
-            let added = std::mem::take(&mut gathered.added);
-            (added, gathered.under_way.clone())
-        };
-        if added.is_empty() && under_way.is_empty() && self.was_idle {
-            return false;
-        }
-        self.number = self.number.saturating_add(1);
-        self.unsent = Some(Unsent {
-            number: self.number,
-            telemetry: to_proto(&added),
-        });
-        let load = PlaneLoad {
-            number: self.number,
-            at: now,
-            connections: under_way,
-        };
-        let here = Aggregate {
-            planes: BTreeMap::from([(queue.plane, load)]),
-            ..Aggregate::default()
-        };
-        // What has no room here was counted when it came in.
-        for part in [added, here] {
-            let _refused = self.own.absorb(part, &queue.bounds);
-        }
-        self.own.prune(now, &queue.bounds);
-        let view = Fleet::of([self.own.clone()], &queue.bounds, now);
-        queue.view.store(Arc::new(view));
-        true
-    }
-
-    async fn send(&mut self) -> bool {
-        let Some(unsent) = &self.unsent else {
-            return true;
-        };
-        let under_way = self.queue.gathered.lock().under_way.clone();
-        let request = proto::ReportTelemetryRequest {
-            plane: self.queue.plane.0,
-            number: unsent.number,
-            telemetry: Some(unsent.telemetry.clone()),
-            in_flight: load_to_proto(&under_way),
-        };
-        let metrics = &self.queue.metrics;
-        match send(self.replicas, request).await {
-            Sent::Yes => {
-                metrics.telemetry_sent.inc();
-                self.was_idle = under_way.is_empty();
-            }
-            Sent::Refused => {
-                metrics.telemetry_dropped.inc();
-                self.was_idle = true;
-            }
-            Sent::No => {
-                metrics.telemetry_kept.inc();
-                return false;
-            }
-        }
-        self.unsent = None;
-        true
-    }
-}
-
-async fn send(replicas: &Replicas, request: proto::ReportTelemetryRequest) -> Sent {
-    let mut asked = Asked::default();
-    while let Some(replica) = replicas.choose(Instant::now(), asked) {
-        asked.add(replica.index);
-        let mut client = ReportServiceClient::new(replica.channel());
-        match timeout(CALL_LIMIT, client.report_telemetry(request.clone())).await {
-            Ok(Ok(_)) => return Sent::Yes,
-            // It would be refused for ever; a replica of an older release knows no telemetry.
-            Ok(Err(status))
-                if matches!(status.code(), Code::InvalidArgument | Code::Unimplemented) =>
-            {
-                tracing::debug!(replica = %replica.name, error = %status, "telemetry was refused");
-                return Sent::Refused;
-            }
-            Ok(Err(status)) => {
-                tracing::debug!(replica = %replica.name, error = %status, "telemetry was not taken");
-            }
-            Err(_) => tracing::debug!(replica = %replica.name, "telemetry took too long"),
-        }
-    }
-    Sent::No
 }
 
 #[cfg(test)]

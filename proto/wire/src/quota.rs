@@ -2,14 +2,12 @@
 
 use tidegate_core::ids::ModelId;
 use tidegate_core::number::Finite;
+use tidegate_core::telemetry::quota::MAX_MODEL_WINDOWS;
 use tidegate_core::telemetry::{QuotaSnapshot, QuotaWindow};
 use tidegate_core::time::Timestamp;
 use tidegate_proto::common::v1 as common;
 
 use crate::{WireError, name};
-
-/// Most windows of single models in a snapshot.
-pub const MAX_MODEL_WINDOWS: usize = 64;
 
 /// A snapshot as a message.
 #[must_use]

@@ -6,8 +6,8 @@ use prost::Message as _;
 use tidegate_core::ids::{ComboName, ConnectionId, ModelId, PlaneIncarnation, ProviderId};
 use tidegate_core::telemetry::LastKnownGood;
 use tidegate_core::telemetry::aggregate::{
-    Aggregate, Binding, ComboPast, ConnectionPast, Failure, MAX_FAILURES, PlaneLoad, TargetPast,
-    ToolLimit,
+    Aggregate, Binding, BoundedSum, ComboPast, ConnectionPast, Failure, MAX_FAILURES, PlaneLoad,
+    Refused, TargetPast, ToolLimit,
 };
 use tidegate_core::telemetry::quota::QuotaSource;
 use tidegate_core::telemetry::track::{BUCKETS, Track};
@@ -53,6 +53,29 @@ pub fn to_proto(aggregate: &Aggregate) -> report::Telemetry {
             })
             .collect(),
     }
+}
+
+/// A sum as a message of at most so many bytes, and what had to leave it for that ([`BoundedSum::shed`]): what is within
+/// the bounds of each kind may still be too large to be passed on.
+pub fn shortened(sum: &mut BoundedSum, most_bytes: usize) -> (report::Telemetry, Refused) {
+    let mut shed = Refused::default();
+    loop {
+        let message = to_proto(sum.get());
+        if message.encoded_len() <= most_bytes {
+            return (message, shed);
+        }
+        let left = sum.shed();
+        if left == Refused::default() {
+            return (message, shed);
+        }
+        shed.add_all(&left);
+    }
+}
+
+/// A sum as at most so many bytes; see [`shortened`].
+pub fn encode_shortened(sum: &mut BoundedSum, most_bytes: usize) -> (Vec<u8>, Refused) {
+    let (message, shed) = shortened(sum, most_bytes);
+    (message.encode_to_vec(), shed)
 }
 
 /// An aggregate from a message.
@@ -343,7 +366,7 @@ fn text<T: ToString>(name: Option<&T>) -> String {
 #[cfg(test)]
 mod tests {
     use tidegate_core::number::Finite;
-    use tidegate_core::telemetry::aggregate::{Bounds, End, Refused, Verdict};
+    use tidegate_core::telemetry::aggregate::{Bounds, End, Kind, Verdict};
     use tidegate_core::telemetry::{QuotaSnapshot, QuotaWindow};
 
     use super::*;
@@ -409,6 +432,30 @@ mod tests {
         let sum = everything();
         assert_eq!(decode(&encode(&sum)), Ok(sum));
         assert!(decode(&[0xff]).is_err());
+    }
+
+    #[test]
+    fn what_is_too_large_is_shortened_to_what_may_be_passed_on() {
+        let mut sum = BoundedSum::default();
+        for number in 0..200 {
+            let mut part = end(Verdict::Served { ready_ms: number });
+            let past = part.combos.values_mut().next().unwrap();
+            let target = past.targets.pop_first().unwrap().1;
+            past.targets
+                .insert(format!("{number:04}").repeat(100), target);
+            assert_eq!(sum.absorb(part), Refused::default());
+        }
+        let whole = encode(sum.get());
+        assert_eq!(
+            encode_shortened(&mut sum, whole.len()),
+            (whole.clone(), Refused::default())
+        );
+        let most = whole.len() / 2;
+        let (bytes, shed) = encode_shortened(&mut sum, most);
+        assert!((most / 2..=most).contains(&bytes.len()), "{}", bytes.len());
+        assert!(shed.count(Kind::Targets) > 0 && shed.count(Kind::Connections) == 0);
+        assert_eq!(decode(&bytes), Ok(sum.get().clone()));
+        assert_eq!(encode_shortened(&mut sum, 0).0, Vec::<u8>::new());
     }
 
     #[test]

@@ -45,6 +45,26 @@ fn good() -> Value {
     })
 }
 
+#[rstest]
+#[case("lkgp", json!({}), true)]
+#[case("priority", json!({}), false)]
+#[case("round-robin", json!({"auto": {"router": "lkgp"}}), false)]
+#[case("auto", json!({}), false)]
+#[case("auto", json!({"auto": {"router": "rules"}}), false)]
+#[case("auto", json!({"auto": {"router": "lkgp"}}), true)]
+fn who_served_last_matters_to_combos_that_follow_it(
+    #[case] strategy: &str,
+    #[case] config: Value,
+    #[case] expected: bool,
+) {
+    let mut document = good();
+    document["combos"][0]["strategy"] = json!(strategy);
+    document["combos"][0]["config"] = config;
+    let config = build(document).unwrap();
+    let combo = config.combo("best").unwrap();
+    assert_eq!(combo.follows_last_served(), expected);
+}
+
 /// The good document with one member replaced; `path` is a JSON pointer.
 fn with(path: &str, value: Value) -> Value {
     let mut document = good();

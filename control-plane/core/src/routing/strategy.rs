@@ -12,6 +12,7 @@ mod context_optimized;
 mod cost_optimized;
 pub(super) mod headroom;
 mod least_used;
+mod left_out;
 mod lkgp;
 mod p2c;
 pub(super) mod place;
@@ -260,6 +261,12 @@ pub trait Order: Debug + Sync {
     /// It may rule candidates out or refuse the request ([`Ordered::usable`], [`Halt::Reject`]), so a single candidate
     /// is put to it too.
     fn rules_out(&self) -> bool {
+        false
+    }
+
+    /// The order depends on which connection served the combo last (`routing.md` §8.15), so that a change of it is worth
+    /// telling everybody at once.
+    fn follows_last_served(&self, _config: &ComboConfig) -> bool {
         false
     }
 

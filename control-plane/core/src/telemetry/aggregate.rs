@@ -14,9 +14,12 @@
 
 mod bounds;
 mod prune;
+mod shed;
+mod sum;
 mod trials;
 
 use std::collections::BTreeMap;
+use std::mem;
 
 use crate::classify::{Classification, Reason};
 use crate::ids::{ComboName, ConnectionId, ModelId, PlaneIncarnation, ProviderId};
@@ -24,9 +27,10 @@ use crate::time::Timestamp;
 use crate::tool_limit::lowered;
 
 pub use bounds::{Bounds, Kind, Refused};
+pub use sum::BoundedSum;
 pub use trials::{Failure, MAX_FAILURES};
 
-use super::quota::QuotaSource;
+use super::quota::{self, QuotaSource};
 use super::track::Track;
 use super::{LastKnownGood, QuotaSnapshot};
 
@@ -284,11 +288,15 @@ impl Aggregate {
         combos.is_empty() && connections.is_empty() && tool_limits.is_empty() && planes.is_empty()
     }
 
-    /// Adds what another one holds, as far as there is room. Says what there was no room for.
+    /// Adds what another one holds, as far as there is room. Says what there was no room for. It has to count what is
+    /// there; who adds much, one by one, has a [`BoundedSum`].
     #[must_use]
     pub fn absorb(&mut self, other: Self, bounds: &Bounds) -> Refused {
+        self.absorb_into(other, bounds, &mut bounds.room(self))
+    }
+
+    fn absorb_into(&mut self, other: Self, bounds: &Bounds, room: &mut bounds::Room) -> Refused {
         let mut refused = Refused::default();
-        let mut room = bounds.room(self);
         for (name, past) in other.combos {
             let Some(own) = room.entry(&mut self.combos, name, Kind::Combos, &mut refused) else {
                 continue;
@@ -301,11 +309,11 @@ impl Aggregate {
             }
             for (provider, models) in past.models {
                 let own = own.models.entry(provider).or_default();
-                absorb_tracks(own, models, &mut room, &mut refused);
+                absorb_tracks(own, models, room, &mut refused);
             }
             own.models.retain(|_, models| !models.is_empty());
             for (session, binding) in past.sessions {
-                absorb_session(own, session, binding, &mut room, &mut refused);
+                absorb_session(own, session, binding, room, &mut refused);
             }
         }
         for (id, past) in other.connections {
@@ -313,12 +321,10 @@ impl Aggregate {
             if let Some(own) = own {
                 own.ended = own.ended.saturating_add(past.ended);
                 own.at = own.at.max(past.at);
-                absorb_tracks(&mut own.models, past.models, &mut room, &mut refused);
+                absorb_tracks(&mut own.models, past.models, room, &mut refused);
                 for (source, quota) in past.quotas {
                     let held = own.quotas.entry(source).or_default();
-                    if held.observed_at <= quota.observed_at {
-                        *held = quota;
-                    }
+                    *held = quota::merged(mem::take(held), quota);
                 }
             }
         }

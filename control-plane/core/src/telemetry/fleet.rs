@@ -6,7 +6,9 @@ use std::sync::Arc;
 use crate::ids::{ComboName, ConnectionId, ModelId, ProviderId};
 use crate::time::Timestamp;
 
-use super::aggregate::{Aggregate, Bounds, ComboPast, ConnectionPast, LOAD_MS, TargetPast};
+use super::aggregate::{
+    Aggregate, BoundedSum, Bounds, ComboPast, ConnectionPast, Kind, LOAD_MS, Refused, TargetPast,
+};
 use super::{LastKnownGood, Performance, QuotaSnapshot, Telemetry, quota};
 
 /// The past of the whole fleet, as one process knows it.
@@ -16,6 +18,10 @@ pub struct Fleet {
     connections: BTreeMap<ConnectionId, Connection>,
     tool_limits: BTreeMap<ProviderId, u32>,
     sessions: BTreeMap<String, ConnectionId>,
+    /// There are as many targets, or connections, as there is room for: of others nothing is known.
+    targets_are_full: bool,
+    connections_are_full: bool,
+    left_out: Refused,
 }
 
 #[derive(Debug)]
@@ -40,16 +46,25 @@ struct Connection {
 }
 
 impl Fleet {
-    /// The sum of these at `now`, as far as it is within the bounds.
+    /// The sum of these at `now`, as far as it is within the bounds: the first part gets its room first, and of
+    /// conversations the newest stay. What is over takes no room.
     #[must_use]
     pub fn of(parts: impl IntoIterator<Item = Aggregate>, bounds: &Bounds, now: Timestamp) -> Self {
-        let mut sum = Aggregate::default();
-        for part in parts {
-            // Each part was within the bounds; what was refused is counted where it came in.
-            let _refused = sum.absorb(part, bounds);
+        let mut sum = BoundedSum::new(bounds.clone());
+        let mut left_out = Refused::default();
+        for mut part in parts {
+            part.prune(now, bounds);
+            left_out.add_all(&sum.absorb(part));
+            sum.prune(now);
         }
-        sum.prune(now, bounds);
-        let mut fleet = Self::default();
+        let sum = sum.take();
+        let is_full = |kind| sum.count(kind) >= bounds.most(kind);
+        let mut fleet = Self {
+            targets_are_full: is_full(Kind::Targets) || is_full(Kind::Combos),
+            connections_are_full: is_full(Kind::Connections),
+            left_out,
+            ..Self::default()
+        };
         let mut newest: BTreeMap<String, Timestamp> = BTreeMap::new();
         for (name, past) in sum.combos {
             for (session, binding) in &past.sessions {
@@ -76,6 +91,12 @@ impl Fleet {
         let limits = sum.tool_limits.into_iter();
         fleet.tool_limits = limits.map(|(id, learned)| (id, learned.limit)).collect();
         fleet
+    }
+
+    /// What there was no room for.
+    #[must_use]
+    pub fn left_out(&self) -> &Refused {
+        &self.left_out
     }
 }
 
@@ -172,7 +193,18 @@ impl Telemetry for Fleet {
         self.sessions.get(session).cloned()
     }
 
+    fn leaves_out_target(&self, combo: &ComboName, key: &str) -> bool {
+        self.targets_are_full && self.target_requests(combo, key).is_none()
+    }
+
+    fn leaves_out_connection(&self, connection: &ConnectionId) -> bool {
+        self.connections_are_full && !self.connections.contains_key(connection)
+    }
+
     fn adaptation_until(&self, combo: &ComboName, key: &str) -> Option<Timestamp> {
         self.combos.get(combo)?.targets.get(key)?.adaptation_until
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,9 +6,12 @@ use std::cmp::Reverse;
 
 use crate::time::Timestamp;
 
-use super::QuotaSnapshot;
+use super::{QuotaSnapshot, QuotaWindow};
 
 pub use headers::{is_quota_header, read as of_headers};
+
+/// Most windows of single models in a snapshot.
+pub const MAX_MODEL_WINDOWS: usize = 64;
 
 /// Who told a quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -38,23 +41,60 @@ pub fn combined(
     let mut quotas = quotas.into_iter();
     let mut known = quotas.next()?;
     for older in quotas {
-        known.session = known.session.or(older.session);
-        known.weekly = known.weekly.or(older.weekly);
-        known.monthly = known.monthly.or(older.monthly);
-        if known.weekly_by_model.is_empty() {
-            known.weekly_by_model = older.weekly_by_model;
-        }
-        if known.used.is_none() && known.resets_at.is_none() {
-            known.used = older.used;
-            known.resets_at = older.resets_at;
-        }
+        known.fill_in(older);
     }
     Some(known)
+}
+
+/// What is kept of two that one source told: the newer one, and of windows that it does not name those of the other one
+/// that had not begun anew by then. Where the end of a window is not known, only its own snapshot tells its age.
+#[must_use]
+pub fn merged(one: QuotaSnapshot, two: QuotaSnapshot) -> QuotaSnapshot {
+    let (mut older, mut newer) = if one.observed_at <= two.observed_at {
+        (one, two)
+    } else {
+        (two, one)
+    };
+    let goes_on = |end: Option<Timestamp>| end.is_some_and(|end| end > newer.observed_at);
+    let stands = |window: &QuotaWindow| goes_on(window.resets_at);
+    older.session = older.session.filter(stands);
+    older.weekly = older.weekly.filter(stands);
+    older.monthly = older.monthly.filter(stands);
+    older.weekly_by_model.retain(|(_, window)| stands(window));
+    if !goes_on(older.resets_at) {
+        older.used = None;
+        older.resets_at = None;
+    }
+    newer.fill_in(older);
+    newer
+}
+
+impl QuotaSnapshot {
+    /// Takes from an older one what this one does not name.
+    fn fill_in(&mut self, older: Self) {
+        self.session = self.session.or(older.session);
+        self.weekly = self.weekly.or(older.weekly);
+        self.monthly = self.monthly.or(older.monthly);
+        for (model, window) in older.weekly_by_model {
+            let is_new = self
+                .weekly_by_model
+                .iter()
+                .all(|(named, _)| *named != model);
+            if is_new && self.weekly_by_model.len() < MAX_MODEL_WINDOWS {
+                self.weekly_by_model.push((model, window));
+            }
+        }
+        if self.used.is_none() && self.resets_at.is_none() {
+            self.used = older.used;
+            self.resets_at = older.resets_at;
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::ModelId;
     use crate::number::Finite;
     use crate::telemetry::QuotaWindow;
 
@@ -65,6 +105,56 @@ mod tests {
             used: Finite::new(used).unwrap(),
             resets_at: Some(NOW.plus_ms(1_000)),
         }
+    }
+
+    fn at(observed_ms: u64) -> QuotaSnapshot {
+        QuotaSnapshot {
+            observed_at: NOW.plus_ms(observed_ms),
+            ..QuotaSnapshot::default()
+        }
+    }
+
+    #[test]
+    fn of_one_source_the_newest_counts_and_other_windows_go_on_until_their_end() {
+        let model = ModelId::new("m").unwrap();
+        let endless = QuotaWindow {
+            resets_at: None,
+            ..window(0.4)
+        };
+        let subscription = QuotaSnapshot {
+            session: Some(window(0.2)),
+            weekly: Some(window(1.0)),
+            monthly: Some(endless),
+            weekly_by_model: vec![(model.clone(), window(0.7))],
+            limit_reached: true,
+            ..at(0)
+        };
+        let minute = QuotaSnapshot {
+            session: Some(window(0.3)),
+            used: Some(Finite::new(0.5).unwrap()),
+            ..at(999)
+        };
+        let expected = QuotaSnapshot {
+            weekly: Some(window(1.0)),
+            weekly_by_model: vec![(model, window(0.7))],
+            ..minute
+        };
+        assert_eq!(merged(subscription.clone(), minute.clone()), expected);
+        assert_eq!(merged(minute, subscription.clone()), expected);
+        let late = at(1_000);
+        assert_eq!(merged(subscription, late.clone()), late);
+    }
+
+    #[test]
+    fn windows_of_models_are_bounded() {
+        let named = |from: usize| QuotaSnapshot {
+            weekly_by_model: (from..from + MAX_MODEL_WINDOWS)
+                .map(|number| (ModelId::new(format!("m{number}")).unwrap(), window(0.1)))
+                .collect(),
+            ..at(0)
+        };
+        let known = merged(named(1), named(0));
+        assert_eq!(known.weekly_by_model.len(), MAX_MODEL_WINDOWS);
     }
 
     #[test]

@@ -1,7 +1,11 @@
+use std::num::NonZeroU64;
+
 use rstest::rstest;
-use tidegate_core::ids::{ComboName, ModelId, ProviderId};
-use tidegate_core::telemetry::aggregate::{End, Verdict};
+use tidegate_core::ids::{ModelId, ProviderId};
+use tidegate_core::telemetry::aggregate::{End, Refused, Verdict};
 use tidegate_store::fault::FaultyHotStore;
+use tidegate_store::hot::HotStore;
+use tidegate_store::hot::bounds::MAX_BLOBS;
 use tidegate_store::memory::MemoryHotStore;
 
 use super::*;
@@ -40,7 +44,7 @@ impl Replica {
         let seen = served("a", self.gatherer.clock.now());
         let under_way = BTreeMap::from([(account("a"), under_way)]);
         self.gatherer
-            .add(PlaneIncarnation(plane), number, seen, under_way);
+            .add(PlaneIncarnation(plane), number, seen, under_way, |_| true);
     }
 
     fn requests(&self) -> u64 {
@@ -170,7 +174,7 @@ async fn what_cannot_be_read_is_left_out() {
     let mut one = Replica::start("1", &memory);
     let foreign = FaultyHotStore::new(Arc::new(memory.clone()), Duration::from_secs(1));
     let hour = Duration::from_secs(3_600);
-    tidegate_store::hot::HotStore::put_blob(&foreign, "2", vec![0xff], hour)
+    HotStore::put_blob(&foreign, "2", vec![0xff], hour)
         .await
         .unwrap();
     one.round().await;
@@ -184,7 +188,11 @@ async fn what_cannot_be_read_is_left_out() {
 async fn what_has_no_room_is_counted() {
     let memory = MemoryHotStore::default();
     let mut one = Replica::start("1", &memory);
-    one.gatherer.bounds.connections = 0;
+    let bounds = Bounds {
+        connections: 0,
+        ..Bounds::default()
+    };
+    one.gatherer.own.lock().sum = BoundedSum::new(bounds);
     one.hears(7, 1, 0);
     let metrics = one.gatherer.metrics.encode().unwrap();
     let line = "tidegate_cp_telemetry_refused_total{kind=\"connections\"} 1";
@@ -197,6 +205,97 @@ async fn what_has_no_room_is_counted() {
 }
 
 const NOW: Timestamp = Timestamp(1_800_000_000_000);
+
+async fn publish(store: &FaultyHotStore<MemoryHotStore>, replica: &str, bytes: Vec<u8>) {
+    let hour = Duration::from_secs(3_600);
+    HotStore::put_blob(store, replica, bytes, hour)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_replica_that_starts_beside_as_many_others_as_there_may_be_goes_on_hearing() {
+    let memory = MemoryHotStore::default();
+    let mut one = Replica::start("own", &memory);
+    let now = one.gatherer.clock.now();
+    let past = || wire::telemetry::encode(&served("a", now));
+    for number in 0..MAX_BLOBS {
+        publish(&one.store, &format!("other-{number:02}"), past()).await;
+    }
+    one.round().await;
+    assert_eq!(one.requests(), 64);
+    for number in 1..=3 {
+        one.hears(7, number, 0);
+        let mut twice = served("a", now);
+        let refused = twice.absorb(served("a", now), &Bounds::default());
+        assert_eq!(refused, Refused::default());
+        let twice = wire::telemetry::encode(&twice);
+        let other = format!("other-{:02}", 60 + number);
+        publish(&one.store, &other, twice).await;
+        one.round().await;
+        one.round().await;
+        // One of the others has left for this replica's own.
+        assert_eq!(one.requests(), 63 + number + number, "{number}");
+    }
+    assert!(one.gatherer.hot.answers());
+}
+
+#[tokio::test]
+async fn what_is_too_large_to_be_published_is_shortened_and_the_rest_is_known() {
+    let memory = MemoryHotStore::default();
+    let (mut one, mut two) = (Replica::start("1", &memory), Replica::start("2", &memory));
+    one.round().await;
+    let now = one.gatherer.clock.now();
+    let mut large = served("a", now);
+    let past = large.combos.get_mut(&combo()).unwrap();
+    let target = past.targets[KEY].clone();
+    for number in 0..1_000 {
+        let key = format!("{number:04}").repeat(1_000);
+        past.targets.insert(key, target.clone());
+    }
+    let plane = PlaneIncarnation(7);
+    one.gatherer.add(plane, 1, large, BTreeMap::new(), |_| true);
+    one.round().await;
+    two.round().await;
+    assert_eq!(two.requests(), 1);
+    let bytes = one.gatherer.metrics.fleet.blob_bytes.get();
+    let most = i64::try_from(MAX_BLOB_BYTES).unwrap();
+    assert!((most / 2..=most).contains(&bytes), "{bytes}");
+    assert_eq!(one.gatherer.metrics.fleet.blob_failures.get(), 0);
+    assert!(one.gatherer.hot.answers());
+    let metrics = one.gatherer.metrics.encode().unwrap();
+    let line = "tidegate_cp_telemetry_shed_total{kind=\"targets\"} 0";
+    assert!(!metrics.contains(line), "{metrics}");
+}
+
+#[tokio::test]
+async fn large_blobs_are_read_in_pieces_and_what_came_is_kept() {
+    let memory = MemoryHotStore::default();
+    let mut one = Replica::start("1", &memory);
+    let now = one.gatherer.clock.now();
+    let mut large = served("a", now);
+    let past = large.combos.get_mut(&combo()).unwrap();
+    let target = past.targets[KEY].clone();
+    for number in 0..150 {
+        let key = format!("{number:04}").repeat(1_000);
+        past.targets.insert(key, target.clone());
+    }
+    for number in 0..6 {
+        let bytes = wire::telemetry::encode(&large);
+        publish(&one.store, &format!("other-{number}"), bytes).await;
+    }
+    // A second answer does not come in this round.
+    one.store.fail_each(NonZeroU64::new(2));
+    one.round().await;
+    assert_eq!(one.requests(), 2);
+    one.store.fail_each(None);
+    let mut rounds = 0;
+    while one.requests() < 6 {
+        one.round().await;
+        rounds += 1;
+        assert!(rounds < 6, "each round reads a piece at least");
+    }
+}
 
 #[rstest]
 #[case::first(served("a", NOW), None, true)]
@@ -213,5 +312,7 @@ fn who_serves_is_published_when_it_changes(
 ) {
     let known = known.map(|connection| served(connection, NOW.minus_ms(5)));
     let fleet = Fleet::of(known, &Bounds::default(), NOW);
-    assert_eq!(changes_who_serves(&seen, &fleet), expected);
+    assert_eq!(changes_who_serves(&seen, &fleet, |_| true), expected);
+    let follows = |name: &ComboName| *name != combo();
+    assert!(!changes_who_serves(&seen, &fleet, follows));
 }

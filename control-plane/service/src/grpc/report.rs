@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_core::config::ComboEntry;
 use tidegate_core::ids::{
-    ConnectionId, KeyId, ModelId, PlaneIncarnation, ProviderId, SHARDS, Shard,
+    ComboName, ConnectionId, KeyId, ModelId, PlaneIncarnation, ProviderId, SHARDS, Shard,
 };
 use tidegate_core::telemetry::aggregate::Aggregate;
 use tidegate_core::time::Timestamp;
@@ -18,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::config::Published;
 use crate::fleet::Gatherer;
 use crate::record::Recorder;
 use crate::record::queue::{MAX_UNDER_WAY, Progress, Report};
@@ -42,6 +44,7 @@ const USAGE_LIMIT: Duration = Duration::from_millis(500);
 pub(super) struct Reports {
     pub(super) recorder: Arc<Recorder>,
     pub(super) fleet: Arc<Gatherer>,
+    pub(super) config: Arc<Published>,
     pub(super) durable: Arc<dyn DurableStore>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) tasks: TaskTracker,
@@ -105,11 +108,17 @@ impl ReportService for Reports {
         }
         let under_way =
             wire::telemetry::load_from_proto(request.in_flight).map_err(|error| invalid(&error))?;
+        let config = self.config.config();
+        let follows = |combo: &ComboName| {
+            let entry = config.as_ref().and_then(|config| config.combos.get(combo));
+            entry.is_some_and(ComboEntry::follows_last_served)
+        };
         self.fleet.add(
             PlaneIncarnation(request.plane),
             request.number,
             seen(request.telemetry)?,
             under_way,
+            follows,
         );
         Ok(Response::new(proto::ReportTelemetryResponse {}))
     }

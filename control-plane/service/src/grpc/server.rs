@@ -120,6 +120,7 @@ fn add_data_plane_services(routes: &mut RoutesBuilder, services: &Services, toke
     let reports = ReportServiceServer::new(Reports {
         recorder: Arc::clone(&services.recorder),
         fleet: Arc::clone(&services.decider.fleet),
+        config: Arc::clone(&services.decider.config),
         durable: Arc::clone(&services.admin.durable),
         metrics: Arc::clone(&services.metrics),
         tasks: services.tasks.clone(),

@@ -45,6 +45,8 @@ impl From<Kind> for KindLabel {
 pub(crate) struct FleetMetrics {
     refused: Family<KindLabel, Counter>,
     entries: Family<KindLabel, Gauge>,
+    shed: Family<KindLabel, Counter>,
+    left_out: Family<KindLabel, Gauge>,
     /// Messages of data planes that were added.
     pub(crate) messages: Counter,
     /// Messages that had been added before.
@@ -70,6 +72,16 @@ impl FleetMetrics {
             "telemetry_entries",
             "Entries of telemetry that this replica keeps",
             self.entries.clone(),
+        );
+        registry.register(
+            "telemetry_shed",
+            "Entries of telemetry that left because all of it was larger than may be published",
+            self.shed.clone(),
+        );
+        registry.register(
+            "telemetry_left_out",
+            "Entries of all replicas that the last sum had no room for",
+            self.left_out.clone(),
         );
         registry.register(
             "telemetry_messages",
@@ -104,6 +116,8 @@ impl FleetMetrics {
         for kind in Kind::ALL {
             self.refused.get_or_create(&kind.into()).inc_by(0);
             self.entries.get_or_create(&kind.into()).set(0);
+            self.shed.get_or_create(&kind.into()).inc_by(0);
+            self.left_out.get_or_create(&kind.into()).set(0);
         }
     }
 
@@ -111,6 +125,21 @@ impl FleetMetrics {
     pub(crate) fn refused(&self, refused: &Refused) {
         for (kind, count) in refused.iter() {
             self.refused.get_or_create(&kind.into()).inc_by(count);
+        }
+    }
+
+    /// Counts what left for lack of room in a blob.
+    pub(crate) fn shed(&self, shed: &Refused) {
+        for (kind, count) in shed.iter() {
+            self.shed.get_or_create(&kind.into()).inc_by(count);
+        }
+    }
+
+    /// Shows what the sum of all replicas had no room for.
+    pub(crate) fn left_out(&self, refused: &Refused) {
+        for kind in Kind::ALL {
+            let gauge = self.left_out.get_or_create(&kind.into());
+            gauge.set(gauge_value(refused.count(kind)));
         }
     }
 

@@ -109,6 +109,7 @@ macro_rules! hot_store_conformance {
             blobs::a_blob_replaces_the_last_of_its_replica,
             blobs::a_known_blob_comes_without_its_payload,
             blobs::no_blob_after_a_loss_is_taken_for_a_known_one,
+            blobs::large_blobs_come_in_pieces,
             blobs::blobs_expire,
             blobs::blobs_are_bounded,
             time::time_in_answers_does_not_run_back,

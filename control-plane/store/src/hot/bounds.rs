@@ -15,6 +15,9 @@ pub const MAX_PAYLOAD_BYTES: usize = 256 * 1024;
 pub const MAX_REPLICA_BYTES: usize = 128;
 /// Largest blob of a replica, in bytes.
 pub const MAX_BLOB_BYTES: usize = 2 * 1024 * 1024;
+/// Bytes of payloads after which a reading of blobs adds no other one. A piece is below this and a blob together, so that
+/// it passes within the limit of a call also where the link is slow, and keeps nobody else waiting.
+pub const BLOB_PIECE_BYTES: usize = 1024 * 1024;
 /// Most blobs that are kept.
 pub const MAX_BLOBS: usize = 64;
 /// Largest number that travels as a number of the store's scripts, which count in doubles.

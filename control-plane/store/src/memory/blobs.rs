@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tidegate_core::time::Timestamp;
 
 use crate::hot::Blob;
-use crate::hot::bounds::MAX_BLOBS;
+use crate::hot::bounds::{BLOB_PIECE_BYTES, MAX_BLOBS};
 
 /// All blobs, and the version that was handed out last.
 #[derive(Debug, Default)]
@@ -52,10 +52,17 @@ impl Blobs {
 
     pub(super) fn list(&mut self, known: &BTreeMap<String, u64>, now: Timestamp) -> Vec<Blob> {
         self.forget(now);
-        let told = |(replica, held): (&String, &Kept)| Blob {
-            replica: replica.clone(),
-            version: held.version,
-            payload: (known.get(replica) != Some(&held.version)).then(|| held.payload.clone()),
+        let mut left = BLOB_PIECE_BYTES;
+        let told = |(replica, held): (&String, &Kept)| {
+            let wanted = known.get(replica) != Some(&held.version) && left > 0;
+            if wanted {
+                left = left.saturating_sub(held.payload.len());
+            }
+            Blob {
+                replica: replica.clone(),
+                version: held.version,
+                payload: wanted.then(|| held.payload.clone()),
+            }
         };
         self.held.iter().map(told).collect()
     }

@@ -29,14 +29,15 @@ use super::fake::{Replica, Store};
 /// The store's time as all replicas tell it.
 pub(crate) const STORE_TIME: u64 = 1_700_000_000_000;
 
-/// Two providers with a connection each, and a combo over both. A third failure opens a breaker.
+/// Two providers with a connection each, and two combos over both. A third failure opens a breaker.
 const DOCUMENT: &str = r#"{
     "providers": [{"id": "a", "protocol": "openai", "baseUrl": "https://a.test/v1"},
         {"id": "b", "protocol": "openai", "baseUrl": "https://b.test/v1"},
         {"id": "c", "protocol": "openai", "baseUrl": "https://c.test/v1"}],
     "connections": [{"id": "a1", "provider": "a"}, {"id": "b1", "provider": "b"},
         {"id": "c1", "provider": "c", "maxConcurrent": 4}],
-    "combos": [{"name": "smart", "steps": ["a/m", "b/m"]}],
+    "combos": [{"name": "smart", "steps": ["a/m", "b/m"]},
+        {"name": "combo", "strategy": "lkgp", "steps": ["a/m", "b/m"]}],
     "settings": {"providerBreaker": {"dedupConnectionMs": 0,
         "apikey": {"failureThreshold": 3, "degradationThreshold": 2, "resetTimeoutMs": 60000}},
         "connectionCooldown": {"apikey": {"baseCooldownMs": 0}}}

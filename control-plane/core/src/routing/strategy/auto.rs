@@ -171,6 +171,11 @@ impl Order for Auto {
         true
     }
 
+    fn follows_last_served(&self, config: &ComboConfig) -> bool {
+        let router = config.auto.as_ref().map(Router::of);
+        router == Some(Router::LastKnownGood)
+    }
+
     fn order(&self, question: &Question<'_>) -> Result<Ordered, Halt> {
         if question.candidates.is_empty() {
             return Ok(Vec::new().into());

@@ -1,14 +1,16 @@
 //! `headroom`: the most quota left first (`routing.md` §8.12).
 //!
-//! Of the session and the weekly window the fuller one counts. What nothing is known of counts as untouched.
+//! Of the session and the weekly window the fuller one counts. What nothing is known of counts as untouched, unless there
+//! is no room to know anything of it: that is placed by chance.
 
 use std::cmp::Reverse;
 
 use crate::telemetry::QuotaSnapshot;
 use crate::time::Timestamp;
 
+use super::left_out::{by_chance, has_no_past};
 use super::score::Score;
-use super::{Halt, Order, Ordered, Question, quota};
+use super::{Candidate, Halt, Order, Ordered, Question, quota};
 
 /// Descending by the share of quota that is left.
 #[derive(Debug)]
@@ -20,12 +22,12 @@ impl Order for Headroom {
     }
 
     fn order(&self, question: &Question<'_>) -> Result<Ordered, Halt> {
-        Ok(question
-            .sorted_by(|candidate| {
-                let quota = quota::of(question, candidate);
-                Reverse(Score::new(left(quota.as_deref(), question.now)))
-            })
-            .into())
+        let order = question.sorted_by(|candidate| {
+            let quota = quota::of(question, candidate);
+            Reverse(Score::new(left(quota.as_deref(), question.now)))
+        });
+        let has_no_past = |candidate: &Candidate<'_>| has_no_past(question, candidate);
+        Ok(by_chance(question, order, has_no_past).into())
     }
 }
 

@@ -1,8 +1,9 @@
 //! `least-used`: the fewest requests so far first (`routing.md` §8.8).
 //!
 //! It counts what ended, ever, not what is under way. Targets are counted per combo and execution key, accounts over
-//! all combos; what was never counted has 0.
+//! all combos; what was never counted has 0, and what there is no room to count is placed by chance.
 
+use super::left_out::{by_chance, is_uncounted};
 use super::{Candidate, Halt, Order, Ordered, Question, Scope};
 
 /// Ascending by requests.
@@ -11,9 +12,9 @@ pub(super) struct LeastUsed;
 
 impl Order for LeastUsed {
     fn order(&self, question: &Question<'_>) -> Result<Ordered, Halt> {
-        Ok(question
-            .sorted_by(|candidate| requests(question, candidate))
-            .into())
+        let order = question.sorted_by(|candidate| requests(question, candidate));
+        let is_uncounted = |candidate: &Candidate<'_>| is_uncounted(question, candidate);
+        Ok(by_chance(question, order, is_uncounted).into())
     }
 }
 

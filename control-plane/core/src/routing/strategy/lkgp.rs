@@ -3,6 +3,8 @@
 //! The record names a provider and an account. The first target with both is meant, else the first of the provider.
 //! Whoever records a success writes it, for combos of any strategy; without a record the order is that of the combo.
 
+use crate::config::ComboConfig;
+
 use super::{Halt, Order, Ordered, Question, Scope, first_of};
 
 /// The last known good one first.
@@ -10,6 +12,10 @@ use super::{Halt, Order, Ordered, Question, Scope, first_of};
 pub(super) struct LastKnownGoodFirst;
 
 impl Order for LastKnownGoodFirst {
+    fn follows_last_served(&self, _config: &ComboConfig) -> bool {
+        true
+    }
+
     fn order(&self, question: &Question<'_>) -> Result<Ordered, Halt> {
         let first = last_known_good(question).unwrap_or(0);
         Ok(first_of(question.candidates.len(), first).into())

@@ -50,6 +50,7 @@ pub(super) struct Actor {
     pub(super) in_flight: u32,
     pub(super) target_requests: Option<u64>,
     pub(super) connection_requests: u64,
+    pub(super) left_out: bool,
     pub(super) quota: Option<QuotaSnapshot>,
     pub(super) performance: Option<Performance>,
     pub(super) combo_performance: Option<Performance>,
@@ -75,6 +76,7 @@ impl Actor {
             in_flight: 0,
             target_requests: None,
             connection_requests: 0,
+            left_out: false,
             quota: None,
             performance: None,
             combo_performance: None,
@@ -391,6 +393,16 @@ impl Telemetry for Stage {
 
     fn session_connection(&self, session: &str) -> Option<ConnectionId> {
         self.sessions.get(session).cloned()
+    }
+
+    fn leaves_out_target(&self, _combo: &ComboName, key: &str) -> bool {
+        let mut actors = self.actors.iter();
+        actors.any(|actor| actor.key == key && actor.left_out)
+    }
+
+    fn leaves_out_connection(&self, connection: &ConnectionId) -> bool {
+        self.of_connection(connection)
+            .is_some_and(|actor| actor.left_out)
     }
 
     fn adaptation_until(&self, _combo: &ComboName, key: &str) -> Option<Timestamp> {

@@ -81,8 +81,27 @@ pub struct Refused(BTreeMap<Kind, u64>);
 
 impl Refused {
     pub(super) fn add(&mut self, kind: Kind) {
-        let count = self.0.entry(kind).or_default();
-        *count = count.saturating_add(1);
+        self.add_many(kind, 1);
+    }
+
+    pub(super) fn add_many(&mut self, kind: Kind, count: u64) {
+        if count > 0 {
+            let held = self.0.entry(kind).or_default();
+            *held = held.saturating_add(count);
+        }
+    }
+
+    /// Adds what was refused elsewhere.
+    pub fn add_all(&mut self, other: &Self) {
+        for (kind, count) in other.iter() {
+            self.add_many(kind, count);
+        }
+    }
+
+    /// How many of a kind.
+    #[must_use]
+    pub fn count(&self, kind: Kind) -> u64 {
+        self.0.get(&kind).copied().unwrap_or(0)
     }
 
     /// Kinds and how many; none with 0.
@@ -92,6 +111,7 @@ impl Refused {
 }
 
 /// What is left of the bounds while something is added.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Room(BTreeMap<Kind, usize>);
 
 impl Bounds {

@@ -2,16 +2,20 @@
 
 use std::collections::BTreeMap;
 
+use crate::ids::PlaneIncarnation;
+use crate::telemetry::track::Track;
 use crate::time::Timestamp;
 
 use super::{
-    Aggregate, Binding, Bounds, ComboPast, ConnectionPast, QUOTA_MS, SESSION_MS, TOOL_LIMIT_MS,
+    Aggregate, Binding, Bounds, ComboPast, ConnectionPast, LOAD_MS, QUOTA_MS, SESSION_MS,
+    TOOL_LIMIT_MS,
 };
 
 /// How long a count that nothing is added to is kept, in ms: 7 days.
 const COUNT_MS: u64 = 7 * 86_400_000;
-/// How long the last message number of a silent data plane is kept, in ms.
-const PLANE_MS: u64 = 60_000;
+/// How long the last message number of a silent data plane is kept, in ms: an hour, as the marks of reports are. So long
+/// a message whose answer was lost may come again.
+const PLANE_MS: u64 = 3_600_000;
 
 impl Aggregate {
     /// Drops what is too old, and the oldest conversations beyond the bounds.
@@ -22,12 +26,10 @@ impl Aggregate {
             for models in past.models.values_mut() {
                 models.retain(|_, track| !track.is_silent(now));
             }
-            past.models.retain(|_, models| !models.is_empty());
             past.sessions
                 .retain(|_, binding| !old(binding.at, SESSION_MS));
             past.keep_newest_sessions(bounds.sessions_per_combo);
         }
-        self.combos.retain(|_, past| !past.is_empty());
         self.keep_newest_sessions(bounds.sessions);
         for past in self.connections.values_mut() {
             past.models.retain(|_, track| !track.is_silent(now));
@@ -38,9 +40,16 @@ impl Aggregate {
             past.models.is_empty() && past.quotas.is_empty() && old(past.at, COUNT_MS)
         };
         self.connections.retain(|_, past| !is_old(past));
+        self.drop_empty();
         self.tool_limits
             .retain(|_, learned| !old(learned.at, TOOL_LIMIT_MS));
         self.planes.retain(|_, load| !old(load.at, PLANE_MS));
+        for load in self.planes.values_mut() {
+            if old(load.at, LOAD_MS) {
+                load.connections.clear();
+            }
+        }
+        self.keep_newest_planes(bounds.planes / 2);
     }
 
     /// Takes moments after `latest` for that: a clock that is ahead must not make something the newest for ever.
@@ -77,6 +86,29 @@ impl Aggregate {
         loads.for_each(|load| cut(&mut load.at));
     }
 
+    /// Drops combos that nothing is left of.
+    pub(super) fn drop_empty(&mut self) {
+        for past in self.combos.values_mut() {
+            past.models.retain(|_, models| !models.is_empty());
+        }
+        self.combos.retain(|_, past| !past.is_empty());
+    }
+
+    /// Drops the marks of data planes with nothing under way beyond so many, the oldest first: others need the room.
+    fn keep_newest_planes(&mut self, most: usize) {
+        let mut idle: Vec<(Timestamp, PlaneIncarnation)> = self
+            .planes
+            .iter()
+            .filter(|(_, load)| load.connections.is_empty())
+            .map(|(plane, load)| (load.at, *plane))
+            .collect();
+        idle.sort_unstable();
+        let excess = self.planes.len().saturating_sub(most);
+        for (_, plane) in idle.iter().take(excess) {
+            self.planes.remove(plane);
+        }
+    }
+
     fn keep_newest_sessions(&mut self, most: usize) {
         let moments = self.combos.values().flat_map(|past| past.sessions.values());
         if let Some(oldest) = oldest_kept(moments, most) {
@@ -87,7 +119,23 @@ impl Aggregate {
     }
 }
 
+impl ConnectionPast {
+    pub(super) fn tracks(&self) -> impl Iterator<Item = &Track> {
+        self.models.values()
+    }
+
+    /// When the newest of what is known of it was true.
+    pub(super) fn newest(&self) -> Timestamp {
+        let told = self.quotas.values().map(|quota| quota.observed_at);
+        told.max().unwrap_or_default().max(self.at)
+    }
+}
+
 impl ComboPast {
+    pub(super) fn tracks(&self) -> impl Iterator<Item = &Track> {
+        self.models.values().flat_map(BTreeMap::values)
+    }
+
     fn is_empty(&self) -> bool {
         self.targets.is_empty() && self.models.is_empty() && self.sessions.is_empty()
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::conformance::Verdict;
-use crate::hot::bounds::{MAX_BLOB_BYTES, MAX_BLOBS, MAX_REPLICA_BYTES};
+use crate::hot::bounds::{BLOB_PIECE_BYTES, MAX_BLOB_BYTES, MAX_BLOBS, MAX_REPLICA_BYTES};
 use crate::hot::{Blob, HotStore, HotStoreError};
 
 use super::HotStoreHost;
@@ -72,6 +72,30 @@ pub async fn no_blob_after_a_loss_is_taken_for_a_known_one(host: &impl HotStoreH
         told.first().map(|blob| blob.payload.clone()),
         Some(Some(vec![2]))
     );
+    Ok(())
+}
+
+/// However much is held, an answer is at most a piece and a blob; who asks again with what came gets the rest.
+pub async fn large_blobs_come_in_pieces(host: &impl HotStoreHost) -> Verdict {
+    let store = host.replica().await?;
+    let bytes = BLOB_PIECE_BYTES / 2 + 1;
+    for number in 0..5 {
+        store
+            .put_blob(&number.to_string(), vec![number; bytes], LONG)
+            .await?;
+    }
+    let mut known = BTreeMap::new();
+    for expected in [2, 4, 5] {
+        let told = store.blobs(&known).await?;
+        assert_eq!(told.len(), 5, "all are told of");
+        for blob in told {
+            if let Some(payload) = blob.payload {
+                assert_eq!(payload.len(), bytes);
+                assert_eq!(known.insert(blob.replica, blob.version), None);
+            }
+        }
+        assert_eq!(known.len(), expected);
+    }
     Ok(())
 }
 

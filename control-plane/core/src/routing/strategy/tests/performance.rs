@@ -1,4 +1,4 @@
-//! `p2c` and `least-used` (`routing.md` §8.6, §8.8).
+//! `p2c` and `least-used` (`routing.md` §8.6, §8.8), and candidates that telemetry has no room for.
 
 use rstest::rstest;
 
@@ -132,6 +132,53 @@ fn the_least_used_is_first(#[case] counts: &[(char, u64)], #[case] expected: &st
         stage.actor(*letter).target_requests = Some(*count);
     }
     assert_eq!(stage.written(Strategy::LeastUsed), expected);
+}
+
+/// How often each of A to D is first in 4,000 orders: A and B are counted, there is no room to count C and D.
+fn firsts(stage: &mut Stage, strategy: Strategy) -> [u32; 4] {
+    stage.actor('C').left_out = true;
+    stage.actor('D').left_out = true;
+    let mut firsts = [0; 4];
+    for seed in 0..4_000 {
+        stage.seed = seed;
+        let order = stage.written(strategy);
+        let first = order.chars().next().unwrap();
+        firsts["ABCD".find(first).unwrap()] += 1;
+    }
+    firsts
+}
+
+#[test]
+fn what_there_is_no_room_to_count_is_first_as_often_as_its_share() {
+    let mut targets = Stage::of("ABCD");
+    targets.actor('A').target_requests = Some(1_000);
+    targets.actor('B').target_requests = Some(999);
+    let mut accounts = Stage::accounts("ABCD");
+    accounts.actor('A').connection_requests = 1_000;
+    accounts.actor('B').connection_requests = 999;
+    for stage in [&mut targets, &mut accounts] {
+        let [a, b, c, d] = firsts(stage, Strategy::LeastUsed);
+        assert_eq!(a, 0);
+        for (count, share) in [(b, 2_000), (c, 1_000), (d, 1_000)] {
+            assert!(count.abs_diff(share) < 120, "{count} of {share}");
+        }
+    }
+}
+
+#[test]
+fn whose_quota_there_is_no_room_for_is_first_as_often_as_its_share() {
+    let mut stage = Stage::accounts("ABCD");
+    for (letter, used) in [('A', 0.9), ('B', 0.5)] {
+        stage.actor(letter).quota = Some(QuotaSnapshot {
+            used: Some(Finite::new(used).unwrap()),
+            ..seen()
+        });
+    }
+    let [a, b, c, d] = firsts(&mut stage, Strategy::Headroom);
+    assert_eq!(a, 0);
+    for (count, share) in [(b, 2_000), (c, 1_000), (d, 1_000)] {
+        assert!(count.abs_diff(share) < 120, "{count} of {share}");
+    }
 }
 
 #[test]

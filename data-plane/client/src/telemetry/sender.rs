@@ -1,0 +1,202 @@
+//! Messages on their way.
+
+use std::time::Duration;
+
+use tidegate_core::time::Timestamp;
+use tidegate_proto::report::v1 as proto;
+use tidegate_proto::report::v1::report_service_client::ReportServiceClient;
+use tidegate_wire::telemetry::{load_to_proto, shortened};
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+use tonic::Code;
+
+use crate::clock::PlaneClock;
+use crate::replicas::{Asked, Replica, Replicas};
+
+use super::{EVERY, TelemetryQueue};
+
+/// Between two messages when something is urgent.
+const EVERY_URGENT: Duration = Duration::from_millis(50);
+/// How long one replica may take.
+const CALL_LIMIT: Duration = Duration::from_millis(500);
+/// Largest message, in bytes; half of what a control plane takes, the rest is for what is under way.
+const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
+/// How often a replica that was slow to answer gets the same message before another one does.
+const MOST_TO_ONE: u8 = 3;
+
+/// Sends messages, one at a time.
+pub(super) struct Sender<'a> {
+    queue: &'a TelemetryQueue,
+    replicas: &'a Replicas,
+    clock: &'a PlaneClock,
+    number: u64,
+    unsent: Option<Unsent>,
+    /// The control plane knows that nothing is under way.
+    was_idle: bool,
+}
+
+/// A message that no control plane took yet.
+struct Unsent {
+    number: u64,
+    telemetry: proto::Telemetry,
+    /// The replica that may have taken it, and how often it was asked.
+    slow: Option<(usize, u8)>,
+}
+
+enum Sent {
+    Yes,
+    Refused,
+    No,
+}
+
+impl<'a> Sender<'a> {
+    pub(super) fn new(
+        queue: &'a TelemetryQueue,
+        replicas: &'a Replicas,
+        clock: &'a PlaneClock,
+    ) -> Self {
+        Self {
+            queue,
+            replicas,
+            clock,
+            number: 0,
+            unsent: None,
+            was_idle: true,
+        }
+    }
+
+    pub(super) async fn run(&mut self, stop: &CancellationToken) {
+        let mut last = Instant::now();
+        loop {
+            let urgent = async {
+                self.queue.urgent.notified().await;
+                sleep_until(last + EVERY_URGENT).await;
+            };
+            tokio::select! {
+                () = sleep_until(last + EVERY) => {}
+                () = urgent => {}
+                () = stop.cancelled() => {}
+            }
+            let stopping = stop.is_cancelled();
+            last = Instant::now();
+            self.turn(last).await;
+            if stopping {
+                return;
+            }
+        }
+    }
+
+    /// Sends what there is, the older message first.
+    async fn turn(&mut self, moment: Instant) {
+        if self.unsent.is_some() && !self.send().await {
+            return;
+        }
+        if self.gather(self.clock.at(moment)) {
+            self.send().await;
+        }
+    }
+
+    /// Makes a message, if there is anything to say.
+    fn gather(&mut self, now: Timestamp) -> bool {
+        self.queue.learn(now);
+        let (telemetry, shed) = {
+            let mut learned = self.queue.learned.lock();
+            if learned.waiting.get().is_empty() && !learned.was_busy && self.was_idle {
+                return false;
+            }
+            let message = shortened(&mut learned.waiting, MAX_MESSAGE_BYTES);
+            drop(learned.waiting.take());
+            message
+        };
+        self.queue.count(&shed);
+        self.number = self.number.saturating_add(1);
+        self.unsent = Some(Unsent {
+            number: self.number,
+            telemetry,
+            slow: None,
+        });
+        true
+    }
+
+    async fn send(&mut self) -> bool {
+        let Some(unsent) = &mut self.unsent else {
+            return true;
+        };
+        let under_way = self.queue.gathered.lock().under_way.clone();
+        let request = proto::ReportTelemetryRequest {
+            plane: self.queue.plane.0,
+            number: unsent.number,
+            telemetry: Some(unsent.telemetry.clone()),
+            in_flight: load_to_proto(&under_way),
+        };
+        let metrics = &self.queue.metrics;
+        match send(self.replicas, request, &mut unsent.slow).await {
+            Sent::Yes => {
+                metrics.telemetry_sent.inc();
+                self.was_idle = under_way.is_empty();
+            }
+            Sent::Refused => {
+                metrics.telemetry_dropped.inc();
+                self.was_idle = true;
+            }
+            Sent::No => {
+                metrics.telemetry_kept.inc();
+                return false;
+            }
+        }
+        self.unsent = None;
+        true
+    }
+}
+
+/// Sends to one replica after the other, until one answers. When one is slow it may have taken the message, so nobody
+/// else gets it before that one had the chance to say so.
+async fn send(
+    replicas: &Replicas,
+    request: proto::ReportTelemetryRequest,
+    slow: &mut Option<(usize, u8)>,
+) -> Sent {
+    let mut asked = Asked::default();
+    while let Some(replica) = choose(replicas, asked, *slow) {
+        asked.add(replica.index);
+        let mut client = ReportServiceClient::new(replica.channel());
+        match timeout(CALL_LIMIT, client.report_telemetry(request.clone())).await {
+            Ok(Ok(_)) => return Sent::Yes,
+            // It would be refused for ever; a replica of an older release knows no telemetry.
+            Ok(Err(status))
+                if matches!(status.code(), Code::InvalidArgument | Code::Unimplemented) =>
+            {
+                tracing::debug!(replica = %replica.name, error = %status, "telemetry was refused");
+                return Sent::Refused;
+            }
+            Ok(Err(status)) => {
+                tracing::debug!(replica = %replica.name, error = %status, "telemetry was not taken");
+            }
+            Err(_) => {
+                tracing::debug!(replica = %replica.name, "telemetry took too long");
+                let times = times_slow(*slow, replica.index);
+                *slow = Some((replica.index, times));
+                if times < MOST_TO_ONE && replicas.is_trusted(replica, Instant::now()) {
+                    return Sent::No;
+                }
+            }
+        }
+    }
+    Sent::No
+}
+
+/// How often this replica was slow with the message, this time counted.
+fn times_slow(slow: Option<(usize, u8)>, index: usize) -> u8 {
+    let before = slow.filter(|(slow, _)| *slow == index);
+    before.map_or(0, |(_, times)| times).saturating_add(1)
+}
+
+/// Whom to ask next: the one that may have taken the message already, as long as it is trusted, then the best.
+fn choose(replicas: &Replicas, asked: Asked, slow: Option<(usize, u8)>) -> Option<&Replica> {
+    let now = Instant::now();
+    let again = slow
+        .filter(|(_, times)| *times < MOST_TO_ONE)
+        .and_then(|(index, _)| replicas.get(index, asked))
+        .filter(|replica| replicas.is_trusted(replica, now));
+    again.or_else(|| replicas.choose(now, asked))
+}

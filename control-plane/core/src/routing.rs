@@ -119,6 +119,8 @@ pub struct RequestFacts {
     pub forced_connection: Option<ConnectionId>,
     /// Only this top-level step of the combo: the request is a part of a [`Plan`].
     pub member: Option<u32>,
+    /// The part is asked together with others, which need not wait for it: a member of a panel, not its judge.
+    pub of_panel: bool,
     /// It asks for an embedding, not for an answer.
     pub embedding: bool,
     /// Tools that the request offers.
@@ -169,6 +171,7 @@ impl RequestFacts {
             protocol,
             forced_connection: None,
             member: None,
+            of_panel: false,
             embedding: false,
             tools: 0,
             tools_forbidden: false,

@@ -118,6 +118,10 @@ impl Conditions for World {
         true
     }
 
+    fn cools(&self, _candidate: usize) -> bool {
+        false
+    }
+
     fn phase(&self, _candidate: usize) -> Phase {
         Phase::Closed
     }

@@ -44,6 +44,10 @@ impl Conditions for Open {
         true
     }
 
+    fn cools(&self, _candidate: usize) -> bool {
+        false
+    }
+
     fn phase(&self, _candidate: usize) -> Phase {
         Phase::Closed
     }

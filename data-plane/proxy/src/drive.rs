@@ -24,7 +24,7 @@ use crate::event_stream::EventStream;
 use crate::life::{Ending, Life};
 use crate::metrics::{Counted, RefusalLabels};
 use crate::observe::{self, Answered, Clock, Failure, Observed};
-use crate::plan::{self, Planned};
+use crate::plan;
 use crate::proxy::Shared;
 use crate::refusal::Refusal;
 use crate::reply::{
@@ -152,10 +152,21 @@ impl<C: ControlPort> Drive<C> {
         Ok(Self::new(Arc::clone(&self.shared), request, life))
     }
 
-    /// The request itself goes on as the last part of its plan.
-    pub(crate) fn become_part(&mut self, body: RequestBody, facts: RequestFacts) {
+    /// The request itself goes on, to its end, as the last part of its plan.
+    pub(crate) async fn as_last_part(
+        &mut self,
+        body: RequestBody,
+        facts: RequestFacts,
+    ) -> Result<End, Refusal> {
         self.request.body = body;
         self.request.facts = Arc::new(facts);
+        self.until_end().await
+    }
+
+    /// How many attempts were sent, by parts included.
+    pub(crate) fn attempts(&self) -> u32 {
+        let sent = self.life.as_ref().map_or(0, Life::attempts);
+        u32::try_from(sent).unwrap_or(u32::MAX)
     }
 
     /// Parts that still run are not needed any more.
@@ -172,10 +183,7 @@ impl<C: ControlPort> Drive<C> {
                 Plan::Fusion(_) => Strategy::Fusion.as_str(),
                 Plan::Pipeline(_) => Strategy::Pipeline.as_str(),
             });
-            end = match plan::carry_out(self, *plan).await? {
-                Planned::Over(end) => *end,
-                Planned::LastPart => self.until_end().await?,
-            };
+            end = plan::carry_out(self, *plan).await?;
         }
         match end {
             End::Whole(answer, provider) => {

@@ -101,7 +101,14 @@ impl<C: ControlPort> Life<C> {
             Some(entry.combo.name.clone())
         });
         let counted = combo.as_ref().map(|combo| shared.retries.request(combo));
-        let mut life = Self::new(shared, Arc::default(), request_id, endpoint, facts, begun);
+        let mut life = Self::new(
+            shared,
+            Arc::new(Family::new(begun)),
+            request_id,
+            endpoint,
+            facts,
+            begun,
+        );
         life._counted = counted;
         life.retried = combo;
         life.stream = stream;
@@ -178,9 +185,9 @@ impl<C: ControlPort> Life<C> {
         u32::try_from(elsewhere).unwrap_or(u32::MAX)
     }
 
-    /// Time since the request began, in ms.
+    /// Time since the request began, in ms; of a part, since the request began that it is a part of.
     pub(crate) fn elapsed_ms(&self) -> u64 {
-        millis(self.begun, Instant::now())
+        millis(self.family.begun, Instant::now())
     }
 
     /// An attempt is asked for; from now on something may be granted to it.

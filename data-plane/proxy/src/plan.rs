@@ -4,7 +4,7 @@
 //! A part is a request to one step of the combo with a loop and a life of its own ([`Drive::part`]), so attempts,
 //! reports, grants and usage are those of any request. All parts run in the task of the client's request: when the
 //! client leaves, everything is dropped at once. Only the last part, whose answer the client sees, is the client's
-//! request itself ([`Drive::become_part`]).
+//! request itself ([`Drive::as_last_part`]).
 
 mod bodies;
 mod fusion;
@@ -18,22 +18,14 @@ use crate::control_port::ControlPort;
 use crate::drive::{Drive, End};
 use crate::refusal::Refusal;
 
-/// What came of a plan.
-pub(crate) enum Planned {
-    /// The end of the request.
-    Over(Box<End>),
-    /// What is left to do is the last part, which the request has become.
-    LastPart,
-}
-
-/// Carries a plan out, up to its last part.
+/// Carries a plan out.
 ///
 /// # Errors
 /// What the client is told instead.
 pub(crate) async fn carry_out<C: ControlPort>(
     drive: &mut Drive<C>,
     plan: Plan,
-) -> Result<Planned, Refusal> {
+) -> Result<End, Refusal> {
     match plan {
         Plan::Fusion(plan) => fusion::carry_out(drive, plan).await,
         Plan::Pipeline(plan) => pipeline::carry_out(drive, plan).await,

@@ -34,7 +34,9 @@ pub(crate) enum Refusal {
     BodyBroken,
     #[error(transparent)]
     Body(#[from] BodyFault),
-    #[error("a combo that asks several models needs a conversation: a list of messages or inputs")]
+    #[error(
+        "a combo that asks several models for one answer takes a conversation that is not empty, and no embeddings"
+    )]
     NoConversation,
     #[error("x-omniroute-connection does not name a connection")]
     InvalidConnection,

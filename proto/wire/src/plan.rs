@@ -16,6 +16,7 @@ pub fn to_proto(plan: &Plan) -> routing::Plan {
             min_panel: plan.min_panel,
             straggler_grace_ms: plan.straggler_grace_ms,
             panel_hard_timeout_ms: plan.panel_hard_timeout_ms,
+            pool_size: plan.pool_size,
         }),
         Plan::Pipeline(plan) => routing::plan::Kind::Pipeline(routing::PipelinePlan {
             stages: plan
@@ -26,6 +27,7 @@ pub fn to_proto(plan: &Plan) -> routing::Plan {
                     prompt: stage.prompt.clone().unwrap_or_default(),
                 })
                 .collect(),
+            pool_size: plan.pool_size,
         }),
     };
     routing::Plan { kind: Some(kind) }
@@ -38,8 +40,9 @@ pub fn to_proto(plan: &Plan) -> routing::Plan {
 pub fn from_proto(plan: routing::Plan) -> Result<Plan, WireError> {
     match plan.kind.ok_or(WireError::Missing("plan.kind"))? {
         routing::plan::Kind::Fusion(plan) => {
-            parts("plan.fusion.panel", plan.panel.len())?;
+            let parts = parts("plan.fusion.panel", plan.panel.len())?;
             Ok(Plan::Fusion(FusionPlan {
+                pool_size: plan.pool_size.max(parts),
                 panel: plan.panel.into_iter().map(member_from_proto).collect(),
                 judge: plan.judge,
                 min_panel: plan.min_panel,
@@ -48,7 +51,7 @@ pub fn from_proto(plan: routing::Plan) -> Result<Plan, WireError> {
             }))
         }
         routing::plan::Kind::Pipeline(plan) => {
-            parts("plan.pipeline.stages", plan.stages.len())?;
+            let parts = parts("plan.pipeline.stages", plan.stages.len())?;
             let stages = plan
                 .stages
                 .into_iter()
@@ -61,17 +64,19 @@ pub fn from_proto(plan: routing::Plan) -> Result<Plan, WireError> {
                     })
                 })
                 .collect::<Result<_, WireError>>()?;
-            Ok(Plan::Pipeline(PipelinePlan { stages }))
+            Ok(Plan::Pipeline(PipelinePlan {
+                stages,
+                pool_size: plan.pool_size.max(parts),
+            }))
         }
     }
 }
 
-fn parts(field: &str, number: usize) -> Result<(), WireError> {
-    if (2..=MAX_PLAN_STEPS).contains(&number) {
-        Ok(())
-    } else {
-        Err(WireError::invalid(field, "too few or too many"))
-    }
+fn parts(field: &str, number: usize) -> Result<u32, WireError> {
+    Some(number)
+        .filter(|number| (2..=MAX_PLAN_STEPS).contains(number))
+        .and_then(|number| u32::try_from(number).ok())
+        .ok_or_else(|| WireError::invalid(field, "too few or too many"))
 }
 
 fn member_to_proto(member: &PlanMember) -> routing::PlanMember {
@@ -107,6 +112,7 @@ mod tests {
             min_panel: 2,
             straggler_grace_ms: 8_000,
             panel_hard_timeout_ms: 90_000,
+            pool_size: 5,
         });
         let stage = |step, prompt: Option<&str>| PipelineStage {
             member: member(step),
@@ -114,9 +120,25 @@ mod tests {
         };
         let pipeline = Plan::Pipeline(PipelinePlan {
             stages: vec![stage(0, None), stage(1, Some("be brief"))],
+            pool_size: 2,
         });
         for plan in [fusion, pipeline] {
             assert_eq!(from_proto(to_proto(&plan)).unwrap(), plan);
+        }
+    }
+
+    #[test]
+    fn a_plan_that_does_not_say_has_a_target_for_each_step() {
+        let message = routing::FusionPlan {
+            panel: vec![member_to_proto(&member(0)); 3],
+            ..routing::FusionPlan::default()
+        };
+        let message = routing::Plan {
+            kind: Some(routing::plan::Kind::Fusion(message)),
+        };
+        match from_proto(message).unwrap() {
+            Plan::Fusion(plan) => assert_eq!(plan.pool_size, 3),
+            Plan::Pipeline(_) => panic!("a fusion"),
         }
     }
 

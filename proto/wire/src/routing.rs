@@ -45,6 +45,7 @@ pub fn facts_to_proto(facts: &RequestFacts, stream: bool) -> routing::RequestFac
             .unwrap_or_default(),
         stream,
         member: facts.member,
+        of_panel: facts.of_panel,
         tools: facts.tools,
         tools_forbidden: facts.tools_forbidden,
         vision: facts.vision,
@@ -95,6 +96,7 @@ pub fn facts_from_proto(facts: routing::RequestFacts) -> Result<RequestFacts, Wi
             Some(ConnectionId::new(forced).map_err(invalid)?)
         },
         member: facts.member,
+        of_panel: facts.of_panel,
         tools: facts.tools,
         tools_forbidden: facts.tools_forbidden,
         vision: facts.vision,

@@ -190,7 +190,8 @@ pub enum ResetWindow {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ComboConfig {
-    /// Same-target retries, 0..=10; default 1.
+    /// Same-target retries, 0..=10; default 1. A failure that cools the account for longer than `retryDelayMs`, or locks
+    /// the model, is not followed by one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_retries: Option<u32>,
     /// Wait before a same-target retry, 0..=60 000; default 2 000.

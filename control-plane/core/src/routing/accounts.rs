@@ -126,6 +126,18 @@ impl<'a> Scene<'a> {
         )
     }
 
+    /// Whether no account of the target can be used now, and one only until what excludes it ends by itself.
+    pub(super) fn cools(&self, target: &ComboTarget) -> bool {
+        let exhaustion = Exhaustion::default();
+        let past = Past::of_fresh_target(&exhaustion);
+        let (mut any_free, mut any_cools) = (false, false);
+        self.for_each_account(target, past, self.input.now, |_, hits| {
+            any_free |= hits.is_empty();
+            any_cools |= hits.iter().all(|hit| hit.reason.is_timer());
+        });
+        any_cools && !any_free
+    }
+
     /// How many tools the target takes, where that is fewer than the request offers.
     pub(super) fn tool_limit_below(&self, target: &ComboTarget) -> Option<u32> {
         let (config, telemetry) = (self.input.config, self.input.telemetry);

@@ -117,7 +117,7 @@ impl<'a> Driver<'a> {
                 return reject(terminal::after_emergency(input, route));
             }
             if ends_request(&scene, last) {
-                return reject(terminal::of_client(last, attempts.len(), route));
+                return reject(terminal::of_client(input, route, last));
             }
         } else if let Some(reason) = scene.filters.emptied_by() {
             return reject(terminal::filtered_out(&scene, reason));

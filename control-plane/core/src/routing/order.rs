@@ -292,6 +292,11 @@ impl Conditions for TargetConditions<'_> {
             .is_some_and(|target| self.scene.has_eligible_account(target))
     }
 
+    fn cools(&self, candidate: usize) -> bool {
+        self.target(candidate)
+            .is_some_and(|target| self.scene.cools(target))
+    }
+
     fn phase(&self, candidate: usize) -> Phase {
         match self.target(candidate) {
             Some(target) => self.scene.phase(target),
@@ -322,6 +327,11 @@ impl Conditions for AccountConditions<'_> {
         self.accounts
             .get(candidate)
             .is_some_and(|account| (self.is_eligible)(account))
+    }
+
+    // Only combos ask, of their targets.
+    fn cools(&self, _candidate: usize) -> bool {
+        false
     }
 
     fn phase(&self, _candidate: usize) -> Phase {

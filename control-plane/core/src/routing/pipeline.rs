@@ -1,7 +1,7 @@
-//! What a step of a pipeline that is not its last leads to (`routing.md` §8.19).
+//! What a step of a pipeline that fails leads to (`routing.md` §8.19).
 
 use super::Rejection;
-use super::plan::PipelineStage;
+use super::plan::PipelinePlan;
 use super::terminal::error_type;
 
 /// Statuses after which a step of a pipeline is tried again; fewer than elsewhere.
@@ -19,15 +19,22 @@ pub enum StageFault {
 }
 
 /// The answer to a request whose pipeline ends at step `stage`, counted from 0: the step's own status, or 502 when it
-/// answered with nothing to go on with.
+/// answered with nothing to go on with. `attempted` is how many attempts were sent for the whole request.
 ///
 /// What the upstream said of the first step reaches the client unchanged where it is the client's own fault (decision
 /// 50): its conversation is the client's. Later steps get what the client never wrote, so their errors name the step.
 #[must_use]
-pub fn stage_failure(stage: usize, written: &PipelineStage, fault: StageFault) -> Rejection {
+pub fn stage_failure(
+    plan: &PipelinePlan,
+    stage: usize,
+    fault: StageFault,
+    attempted: u32,
+) -> Rejection {
     let number = stage.saturating_add(1);
-    let named = |message: &str| format!("step {number} ({}): {message}", written.member.name);
-    match fault {
+    let name = plan.stages.get(stage).map(|stage| &*stage.member.name);
+    let name = name.unwrap_or_default();
+    let named = |message: &str| format!("step {number} ({name}): {message}");
+    let rejection = match fault {
         StageFault::Rejected(rejection) => Rejection {
             message: named(&rejection.message),
             pass_through: rejection.pass_through && stage == 0,
@@ -37,6 +44,11 @@ pub fn stage_failure(stage: usize, written: &PipelineStage, fault: StageFault) -
         StageFault::Unparseable => {
             without_answer(named("the answer cannot be read"), "unparseable")
         }
+    };
+    Rejection {
+        pool_size: plan.pool_size,
+        attempted,
+        ..rejection
     }
 }
 
@@ -50,8 +62,8 @@ fn without_answer(message: String, what: &str) -> Rejection {
         message,
         retry_after_secs: None,
         pass_through: false,
-        pool_size: 1,
-        attempted: 1,
+        pool_size: 0,
+        attempted: 0,
         excluded: Vec::new(),
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! A plan is made before anything is sent. Each of its parts is then a request of its own that names a step of the combo
 //! ([`super::RequestFacts::member`]), so every rule about attempts, breakers, waits and reports holds for it as for
-//! any other; only the budget of attempts is one for all parts ([`super::AttemptsSoFar::elsewhere`]). Within a part the
+//! any other; only the budgets of attempts and of time are one for all parts ([`super::AttemptsSoFar::elsewhere`],
+//! [`super::AttemptsSoFar::elapsed_ms`]), and only some parts wait for cooldowns (`terms_of_part`). Within a part the
 //! targets of its step are walked in the order of the list; a step of a `fusion` that is a combo orders its own. A combo
 //! within that asks several steps itself is walked too: plans are not nested.
 //!
@@ -17,7 +18,8 @@ use crate::number::Finite;
 
 use super::RequestFacts;
 use super::pool::Pool;
-use super::resolve::Route;
+use super::resolve::{Route, Terms};
+use super::wait::WaitPolicy;
 use super::wording::redacted;
 
 const MIN_PANEL: u32 = 2;
@@ -55,6 +57,8 @@ pub struct FusionPlan {
     pub straggler_grace_ms: u64,
     /// Longest time for the panel and so for each of its members, in ms.
     pub panel_hard_timeout_ms: u64,
+    /// Targets of the combo, for [`super::Rejection::pool_size`].
+    pub pool_size: u32,
 }
 
 /// The steps in order.
@@ -62,6 +66,8 @@ pub struct FusionPlan {
 pub struct PipelinePlan {
     /// 2..=[`crate::config::MAX_PLAN_STEPS`] steps.
     pub stages: Vec<PipelineStage>,
+    /// Targets of the combo, for [`super::Rejection::pool_size`].
+    pub pool_size: u32,
 }
 
 /// One step of a pipeline.
@@ -131,6 +137,7 @@ fn fusion(route: &Route<'_>, facts: &RequestFacts) -> Way {
                     |config| config.panel_hard_timeout_ms,
                     PANEL_HARD_TIMEOUT_MS,
                 ),
+                pool_size: route.pool_size(),
             })))
         }
     }
@@ -149,6 +156,7 @@ fn pipeline(route: &Route<'_>) -> Way {
                     member,
                 })
                 .collect(),
+            pool_size: route.pool_size(),
         }))),
     }
 }
@@ -211,6 +219,27 @@ fn judge(route: &Route<'_>, config: Option<&FusionConfig>) -> Option<Judge> {
         tags: Vec::new(),
         fallback_only_on_quota_exhaustion: false,
     })))
+}
+
+/// How the targets of a part are walked.
+///
+/// The others of a panel go on without a member that cannot be used now, so it waits for nothing; its judge waits like
+/// any request. Steps of a pipeline are tried again as `routing.md` §8.19 says and not otherwise: waits of several steps
+/// would add up.
+pub(super) fn terms_of_part(route: &Route<'_>, facts: &RequestFacts) -> Terms {
+    let terms = route.terms;
+    match route.strategy {
+        Strategy::Pipeline => Terms {
+            wait: WaitPolicy::NEVER,
+            max_set_retries: 0,
+            ..terms
+        },
+        _ if facts.of_panel => Terms {
+            wait: WaitPolicy::NEVER,
+            ..terms
+        },
+        _ => terms,
+    }
 }
 
 /// The targets of one step, and what orders them where the step is a combo.

@@ -127,6 +127,9 @@ pub fn resolve_request<'a>(config: &'a Config, facts: &RequestFacts) -> Option<R
             let Pool { targets, units } = plan::part_of(&route, step);
             route.targets = targets;
             route.units = units;
+            if facts.member.is_some() {
+                route.terms = plan::terms_of_part(&route, facts);
+            }
         }
         Way::Plan(plan) => route.plan = Some(plan),
     }
@@ -156,6 +159,12 @@ fn single_target(config: &Config, name: &str) -> Option<ComboTarget> {
 }
 
 impl Route<'_> {
+    /// Targets of what the client named, also where the request is for one step of it.
+    pub(super) fn pool_size(&self) -> u32 {
+        let targets = self.combo.map_or(&*self.targets, |entry| &*entry.targets);
+        u32::try_from(targets.len()).unwrap_or(u32::MAX)
+    }
+
     /// Whether the key may ask for this: its list is empty, or names the combo, or the provider and model.
     pub(super) fn allowed_by(&self, key: &ApiKey) -> bool {
         if key.allowed_models.is_empty() {

@@ -168,6 +168,8 @@ pub struct Question<'a> {
 pub trait Conditions {
     /// No gate excludes the candidate.
     fn is_eligible(&self, candidate: usize) -> bool;
+    /// Gates exclude the candidate, but nothing that does not end by itself.
+    fn cools(&self, candidate: usize) -> bool;
     /// Where the breaker of its provider stands.
     fn phase(&self, candidate: usize) -> Phase;
     /// `maxConcurrent` of its connection, where it has one and a limit.

@@ -18,19 +18,16 @@ mod failed;
 mod status;
 mod unsent;
 
-use super::resolve::Route;
+use super::Input;
 
 pub(super) use failed::{
     after_emergency, all_failed, of_client, protected, retry_budget_spent, timed_out,
     too_many_attempts,
 };
-pub(super) use status::{OutcomeKind, error_type};
+pub(super) use status::{OutcomeKind, error_type, may_retry_after};
 pub(super) use unsent::{filtered_out, no_steps, nothing_dispatched, unknown_model};
 
-fn pool_size(route: &Route<'_>) -> u32 {
-    count(route.targets.len())
-}
-
-fn count(number: usize) -> u32 {
-    u32::try_from(number).unwrap_or(u32::MAX)
+/// Attempts of the request, those of other parts of its plan included.
+fn attempted(input: &Input<'_>) -> u32 {
+    u32::try_from(input.so_far.spent()).unwrap_or(u32::MAX)
 }

@@ -162,6 +162,11 @@ impl Conditions for UnitConditions<'_> {
             .any(|target| self.scene.has_eligible_account(target))
     }
 
+    fn cools(&self, candidate: usize) -> bool {
+        let targets = self.of(candidate);
+        !self.is_eligible(candidate) && targets.iter().any(|target| self.scene.cools(target))
+    }
+
     fn phase(&self, candidate: usize) -> Phase {
         match self.of(candidate).first() {
             Some(target) => self.scene.phase(target),

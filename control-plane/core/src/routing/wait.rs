@@ -39,6 +39,13 @@ pub struct CoolingTimer {
 }
 
 impl WaitPolicy {
+    /// No wait at all.
+    pub const NEVER: Self = Self {
+        max_wait_ms: 0,
+        max_waits: 0,
+        budget_ms: 0,
+    };
+
     /// `comboCooldownWait`, brought into its bounds.
     #[must_use]
     pub fn for_combos(settings: &ComboCooldownWaitSettings) -> Self {

@@ -5,10 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use tidegate_core::ids::{ModelId, ProviderId};
 use tidegate_core::outcome::Attempt;
+use tokio::time::Instant;
 
 /// Shared by the lives of a request and of its parts.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Family {
+    /// When the request began: its time limit is one for all parts.
+    pub(super) begun: Instant,
     /// Where the attempts went, in order.
     sent: Mutex<Vec<(ProviderId, ModelId)>>,
     /// Parts that end now do so because we need them no more.
@@ -16,6 +19,15 @@ pub(super) struct Family {
 }
 
 impl Family {
+    /// Of a request that began then.
+    pub(super) fn new(begun: Instant) -> Self {
+        Self {
+            begun,
+            sent: Mutex::default(),
+            dismissed: AtomicBool::default(),
+        }
+    }
+
     /// An attempt goes out.
     pub(super) fn sends(&self, attempt: &Attempt) {
         let sent = (attempt.provider.clone(), attempt.model.clone());

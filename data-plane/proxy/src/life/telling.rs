@@ -2,10 +2,12 @@
 
 use std::fmt::Write as _;
 
+use tokio::time::Instant;
+
 use crate::control_port::ControlPort;
 use crate::metrics::{EndpointLabels, RequestEnd, RequestLabels};
 
-use super::{Ending, Life};
+use super::{Ending, Life, millis};
 
 impl<C: ControlPort> Life<C> {
     fn request_end(&self) -> RequestEnd {
@@ -69,7 +71,7 @@ impl<C: ControlPort> Life<C> {
             step = self.facts.member,
             attempts = self.told_attempts(),
             local = self.any_local,
-            duration_ms = self.elapsed_ms(),
+            duration_ms = millis(self.begun, Instant::now()),
             input_tokens = self.tokens.input,
             output_tokens = self.tokens.output,
             "part of a request"

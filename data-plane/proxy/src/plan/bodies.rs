@@ -53,19 +53,17 @@ impl Conversation {
     /// Takes a body apart.
     ///
     /// # Errors
-    /// [`Refusal::NoConversation`] when there are no turns where the endpoint has them.
+    /// [`Refusal::NoConversation`] when there is no turn where the endpoint has them: the member is missing, is something
+    /// else, holds an empty list or nothing but blanks. What a turn of a list says is for the upstream to judge.
     pub(crate) fn of(endpoint: Endpoint, body: &RequestBody) -> Result<Self, Refusal> {
         let name = turns_member(endpoint).ok_or(Refusal::NoConversation)?;
         let mut members: BTreeMap<String, Box<RawValue>> =
             serde_json::from_slice(body.bytes()).map_err(|_| Refusal::NoConversation)?;
         let written = members.remove(name).ok_or(Refusal::NoConversation)?;
-        let turns = match serde_json::from_str(written.get()) {
-            Ok(turns) => turns,
-            Err(_) if endpoint == Endpoint::Responses && written.get().starts_with('"') => {
-                vec![raw(&json!({"role": "user", "content": written}))?]
-            }
-            Err(_) => return Err(Refusal::NoConversation),
-        };
+        let turns = turns(endpoint, &written)?;
+        if turns.is_empty() {
+            return Err(Refusal::NoConversation);
+        }
         Ok(Self {
             endpoint,
             members,
@@ -175,6 +173,19 @@ impl Conversation {
         self.members.insert(name.to_owned(), value);
         Ok(())
     }
+}
+
+/// The turns as they are written: a list, or for responses the text of a single one.
+fn turns(endpoint: Endpoint, written: &RawValue) -> Result<Vec<Box<RawValue>>, Refusal> {
+    if endpoint == Endpoint::Responses
+        && let Ok(text) = serde_json::from_str::<String>(written.get())
+    {
+        return match text.trim() {
+            "" => Ok(Vec::new()),
+            _ => Ok(vec![raw(&json!({"role": "user", "content": written}))?]),
+        };
+    }
+    serde_json::from_str(written.get()).map_err(|_| Refusal::NoConversation)
 }
 
 fn user_turn(text: &str) -> Result<Box<RawValue>, Refusal> {

@@ -6,7 +6,7 @@ use futures::stream::{FuturesUnordered, StreamExt as _};
 use http::HeaderValue;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use std::time::Duration;
-use tidegate_core::routing::{FusionPlan, Panel, PanelResult, RequestFacts, Shortfall};
+use tidegate_core::routing::{FusionPlan, Panel, PanelResult, Rejection, RequestFacts, Shortfall};
 use tokio::time::Instant;
 
 use crate::control_port::ControlPort;
@@ -15,8 +15,8 @@ use crate::refusal::Refusal;
 use crate::sse::Dialect;
 
 use super::bodies::{Conversation, Unreadable};
+use super::one_chunk;
 use super::part::{self, PartAnswer, PartEnd, PartFailure, grown, silent_facts};
-use super::{Planned, one_chunk};
 
 const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache");
@@ -30,7 +30,7 @@ struct Reply {
 pub(super) async fn carry_out<C: ControlPort>(
     drive: &mut Drive<C>,
     plan: FusionPlan,
-) -> Result<Planned, Refusal> {
+) -> Result<End, Refusal> {
     let conversation = Conversation::of(drive.request.endpoint, &drive.request.body)?;
     let mut asked = Asked::new(&plan);
     ask(drive, &plan, &conversation, &mut asked).await?;
@@ -44,15 +44,13 @@ pub(super) async fn carry_out<C: ControlPort>(
                 ..RequestFacts::clone(&drive.request.facts)
             };
             let body = conversation.judging(&texts)?.into_body()?;
-            drive.become_part(body, facts);
-            Ok(Planned::LastPart)
+            drive.as_last_part(body, facts).await
         }
         PanelResult::Single(seat) => asked
             .take(seat)
             .and_then(|answer| single(drive, &conversation, answer))
-            .map(|end| Planned::Over(Box::new(end)))
             .ok_or(Refusal::Internal),
-        PanelResult::Nothing => Ok(Planned::Over(Box::new(nothing(drive, &plan, asked)))),
+        PanelResult::Nothing => Ok(nothing(drive, &plan, asked)),
     }
 }
 
@@ -66,7 +64,10 @@ async fn ask<C: ControlPort>(
     let body = conversation.clone().silent().into_body()?;
     let mut running: FuturesUnordered<BoxFuture<'_, Reply>> = FuturesUnordered::new();
     for (seat, member) in plan.panel.iter().enumerate() {
-        let facts = silent_facts(&drive.request.facts, member.step);
+        let facts = RequestFacts {
+            of_panel: true,
+            ..silent_facts(&drive.request.facts, member.step)
+        };
         let part = drive.part(body.clone(), facts)?;
         running.push(Box::pin(async move {
             let end = part::run(part).await;
@@ -168,22 +169,26 @@ fn single<C: ControlPort>(
 /// No answer at all. When everybody refuses the request as the client's own fault, the client is told so in the first
 /// one's words (decision 50): to try again would be of no use.
 fn nothing<C: ControlPort>(drive: &mut Drive<C>, plan: &FusionPlan, asked: Asked) -> End {
-    let retry_after = asked
-        .failures
-        .iter()
-        .filter_map(|failure| failure.rejection.retry_after_secs)
-        .min();
-    let of_client = asked.failures.len() == plan.panel.len()
-        && asked
-            .failures
+    let Asked {
+        panel, failures, ..
+    } = asked;
+    let of_client = failures.len() == plan.panel.len()
+        && failures
             .iter()
             .all(|failure| failure.rejection.pass_through);
-    let first = asked.failures.into_iter().next();
-    if of_client && let Some(first) = first {
-        drive.words = first.words;
-        return End::Rejected(first.rejection);
+    let attempted = drive.attempts();
+    let mut rejections = Vec::with_capacity(failures.len());
+    for failure in failures {
+        if of_client {
+            drive.words = failure.words;
+            return End::Rejected(Box::new(Rejection {
+                attempted,
+                ..*failure.rejection
+            }));
+        }
+        rejections.push(*failure.rejection);
     }
-    End::Rejected(Box::new(asked.panel.failure(&plan.panel, retry_after)))
+    End::Rejected(Box::new(panel.failure(plan, &rejections, attempted)))
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! One part of a plan: a request to one step, whose answer is read here.
 
 use http::HeaderValue;
-use tidegate_core::outcome::{Outcome, StreamFault, TransportFault};
 use tidegate_core::routing::{Rejection, RequestFacts, Shortfall};
 
 use crate::control_port::ControlPort;
@@ -70,7 +69,7 @@ pub(super) async fn run<C: ControlPort>(mut drive: Drive<C>) -> Result<PartEnd, 
         // Nobody asked for a stream.
         End::Stream(..) => PartEnd::Unreadable(Unreadable::Unparseable),
         End::Rejected(rejection) => PartEnd::Failed(Box::new(PartFailure {
-            shortfall: shortfall(drive.last_outcome.as_ref(), rejection.status),
+            shortfall: Shortfall::of(&rejection, drive.last_outcome.as_ref()),
             words: drive.words.take(),
             rejection,
         })),
@@ -79,43 +78,9 @@ pub(super) async fn run<C: ControlPort>(mut drive: Drive<C>) -> Result<PartEnd, 
     })
 }
 
-/// Why a part without an answer has none, from its last attempt and the status it would have been answered with.
-fn shortfall(last: Option<&Outcome>, status: u16) -> Shortfall {
-    match last {
-        Some(
-            Outcome::Transport(TransportFault::HeadersTimeout)
-            | Outcome::Stream(
-                StreamFault::ReadinessTimeout
-                | StreamFault::IdleTimeout
-                | StreamFault::DeadlineExceeded,
-            ),
-        ) => Shortfall::Timeout,
-        Some(Outcome::Transport(_) | Outcome::Stream(_)) => Shortfall::Threw,
-        Some(
-            Outcome::Success | Outcome::Response(_) | Outcome::Local(_) | Outcome::ClientAbort,
-        )
-        | None => Shortfall::Status(status),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use rstest::rstest;
-    use tidegate_core::outcome::{LocalFault, UpstreamError};
-
     use super::*;
-
-    #[rstest]
-    #[case::nothing_was_sent(None, "status_503")]
-    #[case::an_error(Some(Outcome::Response(UpstreamError::default())), "status_503")]
-    #[case::ours(Some(Outcome::Local(LocalFault::Internal)), "status_503")]
-    #[case::no_headers(Some(Outcome::Transport(TransportFault::HeadersTimeout)), "timeout")]
-    #[case::too_long(Some(Outcome::Stream(StreamFault::DeadlineExceeded)), "timeout")]
-    #[case::refused(Some(Outcome::Transport(TransportFault::Connect)), "threw")]
-    #[case::broken(Some(Outcome::Stream(StreamFault::EarlyEof)), "threw")]
-    fn a_part_without_an_answer_says_why(#[case] last: Option<Outcome>, #[case] word: &str) {
-        assert_eq!(shortfall(last.as_ref(), 503).word(), word);
-    }
 
     #[test]
     fn estimates_grow_where_there_are_any() {

@@ -8,14 +8,13 @@ use crate::control_port::ControlPort;
 use crate::drive::{Drive, End};
 use crate::refusal::Refusal;
 
-use super::Planned;
 use super::bodies::{Conversation, Unreadable};
 use super::part::{self, PartEnd, grown, silent_facts};
 
 pub(super) async fn carry_out<C: ControlPort>(
     drive: &mut Drive<C>,
     plan: PipelinePlan,
-) -> Result<Planned, Refusal> {
+) -> Result<End, Refusal> {
     let conversation = Conversation::of(drive.request.endpoint, &drive.request.body)?;
     let Some((last, before)) = plan.stages.split_last() else {
         return Err(Refusal::Internal);
@@ -38,17 +37,31 @@ pub(super) async fn carry_out<C: ControlPort>(
                 StageFault::Rejected(failure.rejection)
             }
         };
-        let rejection = stage_failure(number, stage, fault);
-        let end = End::Rejected(Box::new(rejection));
-        return Ok(Planned::Over(Box::new(end)));
+        return Ok(fails(drive, &plan, number, fault));
     }
     let body = told(&conversation, last, said.as_deref())?.into_body()?;
     let facts = RequestFacts {
         member: Some(last.member.step),
         ..RequestFacts::clone(&drive.request.facts)
     };
-    drive.become_part(body, told_facts(facts, said.as_deref()));
-    Ok(Planned::LastPart)
+    let facts = told_facts(facts, said.as_deref());
+    Ok(match drive.as_last_part(body, facts).await? {
+        End::Rejected(rejection) => {
+            fails(drive, &plan, before.len(), StageFault::Rejected(rejection))
+        }
+        end => end,
+    })
+}
+
+/// The request ends at this step.
+fn fails<C: ControlPort>(
+    drive: &Drive<C>,
+    plan: &PipelinePlan,
+    stage: usize,
+    fault: StageFault,
+) -> End {
+    let rejection = stage_failure(plan, stage, fault, drive.attempts());
+    End::Rejected(Box::new(rejection))
 }
 
 /// The first step sees the client's conversation, each later one what the step before it said.

@@ -215,8 +215,44 @@ async fn nobody_answers() {
         "no member of the panel answered: one/m status_429; two/m threw; one/n empty_content"
     );
     assert_eq!(reply.header("retry-after"), Some("30"));
-    let order = reply.json()["diagnostics"]["attemptOrder"].clone();
-    assert_eq!(order.as_array().unwrap().len(), 3);
+    assert_eq!(counts(&reply), (3, 3, 3));
+    // Two accounts cool now; the third fails as before.
+    let reply = bench.client.post(CHAT, &chat("panel", true)).await;
+    assert_eq!((reply.status, reply.code().as_str()), (503, "panel_failed"));
+    let body = reply.json();
+    let message = body["error"]["message"].as_str().unwrap();
+    assert!(
+        message.contains("one/m connection_cooldown; two/m threw"),
+        "{message}"
+    );
+    assert_eq!(counts(&reply), (3, 1, 1));
+}
+
+/// Pool size, attempts, and attempts in order, as the client is told.
+fn counts(reply: &crate::client::Reply) -> (u64, u64, usize) {
+    let diagnostics = &reply.json()["diagnostics"];
+    let number = |name: &str| diagnostics[name].as_u64().unwrap();
+    let order = diagnostics["attemptOrder"].as_array().unwrap();
+    (number("poolSize"), number("attempted"), order.len())
+}
+
+#[tokio::test]
+async fn a_panel_that_speaks_another_protocol_is_no_target() {
+    let bench = start().await;
+    let body = json!({"model": "panel", "max_tokens": 9,
+        "messages": [{"role": "user", "content": "ahoy"}]});
+    let reply = bench.client.post(MESSAGES, &body).await;
+    assert_eq!(
+        (reply.status, reply.code().as_str()),
+        (404, "no_executable_targets")
+    );
+    let body = reply.json();
+    assert_eq!(
+        body["error"]["message"],
+        "no member of the panel answered: one/m protocol_mismatch; two/m protocol_mismatch; \
+         one/n protocol_mismatch"
+    );
+    assert_eq!(counts(&reply), (3, 0, 0));
 }
 
 #[tokio::test]
@@ -315,17 +351,30 @@ async fn a_client_that_leaves_ends_all_parts(#[case] combo: &str, #[case] parts:
 #[tokio::test]
 async fn what_is_no_conversation_is_refused(#[case] combo: &str) {
     let bench = start().await;
-    let body = json!({"model": combo, "input": "ahoy"});
-    let reply = bench.client.post("/v1/embeddings", &body).await;
-    assert_eq!(
-        (reply.status, reply.code().as_str()),
-        (400, "no_conversation")
-    );
-    let reply = bench.client.post(CHAT, &body).await;
-    assert_eq!(
-        (reply.status, reply.code().as_str()),
-        (400, "no_conversation")
-    );
+    for (path, body) in [
+        ("/v1/embeddings", json!({"model": combo, "input": "ahoy"})),
+        (CHAT, json!({"model": combo, "input": "ahoy"})),
+        (CHAT, json!({"model": combo, "messages": []})),
+        (RESPONSES, json!({"model": combo, "input": []})),
+        (RESPONSES, json!({"model": combo, "input": ""})),
+        (
+            MESSAGES,
+            json!({"model": combo, "max_tokens": 9, "messages": []}),
+        ),
+    ] {
+        let reply = bench.client.post(path, &body).await;
+        assert_eq!(
+            (reply.status, reply.code().as_str()),
+            (400, "no_conversation"),
+            "{path} {body}"
+        );
+        let body = reply.json();
+        let message = body["error"]["message"].as_str().unwrap();
+        assert!(
+            message.ends_with("a conversation that is not empty, and no embeddings"),
+            "{message}"
+        );
+    }
     assert_eq!(bench.one.log().count(&any()), 0);
 }
 
@@ -389,6 +438,21 @@ async fn a_step_that_fails_ends_the_chain_by_its_name() {
         .to_owned();
     assert!(message.starts_with("step 2 (two/m): "), "{message}");
     assert_eq!(bench.one.log().count(&model("n")), 0);
+    assert_eq!(counts(&reply), (3, 2, 2));
+}
+
+#[tokio::test]
+async fn the_last_step_is_named_too() {
+    let bench = start().await;
+    bench.one.set(model("n"), Mode::status(500));
+    let reply = bench.client.post(CHAT, &chat("chain", true)).await;
+    assert_eq!(reply.status, 500);
+    let message = reply.json()["error"]["message"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert!(message.starts_with("step 3 (one/n): "), "{message}");
+    assert_eq!(counts(&reply), (3, 3, 3));
 }
 
 #[rstest]
@@ -405,6 +469,7 @@ async fn a_step_that_says_nothing_ends_the_chain(#[case] answer: &str, #[case] c
         .set(model("m"), Mode::status_with_body(200, answer));
     let reply = bench.client.post(CHAT, &chat("chain", false)).await;
     assert_eq!((reply.status, reply.code().as_str()), (502, code));
+    assert_eq!(counts(&reply), (3, 1, 1));
     assert_eq!(bench.two.log().count(&any()), 0);
 }
 

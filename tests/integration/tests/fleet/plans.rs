@@ -1,13 +1,19 @@
 //! Combos that ask several models for one answer, with the official SDKs as clients.
 
 use anyhow::{Context as _, Result};
-use serde_json::json;
-use tidegate_integration::{CLIENT_KEY, LIMIT, World, chat, post};
+use http::Request;
+use http_body_util::Full;
+use serde_json::{Value, json};
+use tidegate_integration::{CLIENT_KEY, LIMIT, World, chat, post, send};
 use tidegate_test_support::upstream::{Ending, FakeUpstream, Mode, Selector};
 use tidegate_test_support::{ClientCall, PythonClients, eventually};
 
 /// `panel` and `chain` of OpenAI providers, `claude-panel` and `claude-chain` of an Anthropic one.
 async fn start() -> Result<World> {
+    start_with("comboCooldownWait: {enabled: false}").await
+}
+
+async fn start_with(waits: &str) -> Result<World> {
     let world = World::start().await?;
     let document = format!(
         "
@@ -36,7 +42,7 @@ keys:
   - {{id: client, secret: {{file: client.key}}}}
 settings:
   waitForCooldown: {{enabled: false}}
-  comboCooldownWait: {{enabled: false}}
+  {waits}
 ",
         one = world.one.base_url(),
         two = world.two.base_url(),
@@ -132,6 +138,53 @@ async fn a_panel_without_any_answer_is_unavailable() -> Result<()> {
     Ok(())
 }
 
+/// `poolSize`, `attempted` and the length of `attemptOrder`.
+fn counts(body: &Value) -> Result<(u64, u64, usize)> {
+    let diagnostics = &body["diagnostics"];
+    let number = |name: &str| diagnostics[name].as_u64().context("a number");
+    let order = diagnostics["attemptOrder"].as_array().context("a list")?;
+    Ok((number("poolSize")?, number("attempted")?, order.len()))
+}
+
+/// Waits that the data plane was told to take.
+async fn waits(world: &World, plane: usize) -> Result<f64> {
+    let plane = world.fleet.data_planes.get(plane).context("a plane")?;
+    let request = Request::get(format!("http://{}/metrics", plane.admin));
+    let answer = send(request.body(Full::default())?).await?;
+    let text = String::from_utf8(answer.body.to_vec())?;
+    let mut sum = 0.0;
+    for line in text.lines() {
+        let of_decisions = line.starts_with("tidegate_dp_decisions_total{");
+        if of_decisions && line.contains(r#"step="wait""#) {
+            let (_, count) = line.rsplit_once(' ').context("a number")?;
+            sum += count.parse::<f64>()?;
+        }
+    }
+    Ok(sum)
+}
+
+#[tokio::test]
+async fn members_and_steps_never_wait_for_a_cooldown() -> Result<()> {
+    let world = start_with("comboCooldownWait: {enabled: true}").await?;
+    world.two.set_default(Mode::rate_limited("8"));
+    // The others are judged; nothing is sent to the limited member again.
+    let answer = chat(world.data_plane(0)?, "panel").await?;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!(calls(&world.two, "m"), 1);
+    assert_eq!(calls(&world.one, "j"), 1);
+    // Whether the step is sent or refused because it cools: the chain ends there.
+    let answer = chat(world.data_plane(0)?, "chain").await?;
+    let body = answer.json();
+    let message = body["error"]["message"].as_str().context("a message")?;
+    assert!(message.starts_with("step 2 (two/m): "), "{message}");
+    let retry_after = answer.headers.contains_key("retry-after");
+    assert!(retry_after, "{answer:?}");
+    assert_eq!(calls(&world.one, "n"), 1, "the panel's");
+    let told = waits(&world, 0).await?;
+    assert!(told.abs() < 0.5, "{told} waits");
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_step_that_fails_is_named() -> Result<()> {
     let world = start().await?;
@@ -141,7 +194,17 @@ async fn a_step_that_fails_is_named() -> Result<()> {
     let body = answer.json();
     let message = body["error"]["message"].as_str().context("a message")?;
     assert!(message.starts_with("step 2 (two/m): "), "{message}");
+    assert_eq!(counts(&body)?, (3, 2, 2));
     assert_eq!(calls(&world.one, "n"), 0);
+    // The last step is named like the others.
+    world.two.heal();
+    world.one.set(Selector::any().model("n"), Mode::status(404));
+    let answer = chat(world.data_plane(0)?, "chain").await?;
+    assert_eq!(answer.status, 404, "{answer:?}");
+    let body = answer.json();
+    let message = body["error"]["message"].as_str().context("a message")?;
+    assert!(message.starts_with("step 3 (one/n): "), "{message}");
+    assert_eq!(counts(&body)?, (3, 3, 3));
     Ok(())
 }
 

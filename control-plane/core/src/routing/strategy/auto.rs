@@ -11,7 +11,8 @@
 //! First goes who was picked, then the others of the pool by score, then the rest by score; within each what the budget
 //! affords goes first. What is below the quota cut-off, and what a strict budget does not afford, is behind all of it and
 //! may not be used ([`Ordered::usable`]). When that is true of all that no gate excludes (of all, when gates exclude all),
-//! the request ends with 429 or 402: what cannot be used anyway is no reason to answer that there is nothing to use.
+//! the request ends with 429 or 402: what cannot be used anyway is no reason to answer that there is nothing to use. Only
+//! what a strict budget affords and cools down is waited for, as decision 27 has it.
 //! Layers may change places only within the pool ([`Ordered::movable`]).
 //!
 //! Telemetry may be seconds old: all of it only weighs, and what must not be used is excluded by gates. Whose turn it is
@@ -39,7 +40,7 @@ use crate::config::{AutoConfig, ComboConfig};
 
 use super::{Halt, Order, Ordered, Question, Scope, quota};
 
-pub use adaptation::{Adaptation, LEAST_SCORE};
+pub use adaptation::Adaptation;
 pub use factors::Factors;
 pub(crate) use routers::is_router;
 pub(crate) use weights::{is_factor, is_pack, modes};
@@ -196,7 +197,7 @@ impl Order for Auto {
         let pool = healing::pool(&contest, &candidates);
         let budget = Budget::of(question.facts, contest.config);
         let router = Router::of(contest.config);
-        let picked = pick(&contest, router, budget, &pool, &candidates)?;
+        let picked = pick(&contest, router, budget, &pool, &candidates, &kept)?;
         let mut places = vec![Place::Barred; contest.assessments.len()];
         for (list, within, beyond) in [
             (&kept, Place::Rest, Place::DearRest),
@@ -254,13 +255,15 @@ fn set(places: &mut [Place], index: usize, place: Place) {
 }
 
 /// Picks what the budget affords as long as anything is: of the pool, else of all candidates. If nothing is, the
-/// cheapest, unless the budget is strict.
+/// cheapest; of a strict budget nobody, where something affordable of those within their quotas (`kept`) cools down, so
+/// that the request waits for it or is told when it ends.
 fn pick(
     contest: &Contest<'_>,
     router: Router,
     budget: Option<Budget>,
     pool: &[usize],
     candidates: &[usize],
+    kept: &[usize],
 ) -> Result<Option<usize>, Halt> {
     let Some(budget) = budget else {
         return router.pick(contest, pool, candidates);
@@ -271,10 +274,15 @@ fn pick(
     };
     let candidates = affordable(candidates);
     if candidates.is_empty() {
-        return if budget.is_strict() {
-            Err(refusal::over_budget(contest))
+        if !budget.is_strict() {
+            return Ok(routers::cheapest(contest, pool));
+        }
+        let conditions = contest.question.conditions;
+        let cools = |index: &usize| conditions.cools(*index);
+        return if affordable(kept).iter().any(cools) {
+            Ok(None)
         } else {
-            Ok(routers::cheapest(contest, pool))
+            Err(refusal::over_budget(contest))
         };
     }
     let of_pool = affordable(pool);

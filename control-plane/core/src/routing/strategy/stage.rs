@@ -44,6 +44,7 @@ pub(super) struct Actor {
     pub(super) group: u32,
     pub(super) weight: Finite,
     pub(super) eligible: bool,
+    pub(super) cools: bool,
     pub(super) phase: Phase,
     pub(super) cap: Option<u32>,
     pub(super) accounts: usize,
@@ -70,6 +71,7 @@ impl Actor {
             group: 0,
             weight: Finite::ZERO,
             eligible: true,
+            cools: false,
             phase: Phase::Closed,
             cap: None,
             accounts: 1,
@@ -332,6 +334,10 @@ impl Turns for Counters {
 impl Conditions for Stage {
     fn is_eligible(&self, candidate: usize) -> bool {
         self.actors[candidate].eligible
+    }
+
+    fn cools(&self, candidate: usize) -> bool {
+        self.actors[candidate].cools
     }
 
     fn phase(&self, candidate: usize) -> Phase {

@@ -8,8 +8,8 @@ use crate::routing::resolve::Route;
 use crate::routing::wording::failures;
 use crate::routing::{Input, PriorAttempt, Rejection};
 
+use super::attempted;
 use super::status::{OutcomeKind, error_status, error_type, final_status, retry_after};
-use super::{count, pool_size};
 
 /// Attempts were made and none succeeded. `attempts` are those of the last pass that had any.
 pub(in crate::routing) fn all_failed(
@@ -38,8 +38,8 @@ pub(in crate::routing) fn all_failed(
         // What no model takes is the client's to mend, in the upstream's own words.
         pass_through: results(attempts).all(|result| is_fault_of_request(&result.classification)),
         terminal_reason: terminal_reason.to_owned(),
-        pool_size: pool_size(route),
-        attempted: count(input.so_far.attempts.len()),
+        pool_size: route.pool_size(),
+        attempted: attempted(input),
         excluded: excluded.into_list(),
     }
 }
@@ -111,8 +111,8 @@ pub(in crate::routing) fn timed_out(input: &Input<'_>, route: &Route<'_>) -> Rej
         retry_after_secs: None,
         pass_through: false,
         terminal_reason: "combo_timeout".to_owned(),
-        pool_size: pool_size(route),
-        attempted: count(attempts.len()),
+        pool_size: route.pool_size(),
+        attempted: attempted(input),
         excluded: Vec::new(),
     }
 }
@@ -132,17 +132,17 @@ pub(in crate::routing) fn too_many_attempts(input: &Input<'_>, route: &Route<'_>
         retry_after_secs: retry_after(input, attempts, 503),
         pass_through: false,
         terminal_reason: "max_attempts_exceeded".to_owned(),
-        pool_size: pool_size(route),
-        attempted: count(attempts.len()),
+        pool_size: route.pool_size(),
+        attempted: attempted(input),
         excluded: Vec::new(),
     }
 }
 
 /// The request ends with this failure: the client's own fault, or a client that left.
 pub(in crate::routing) fn of_client(
-    last: &PriorAttempt,
-    attempted: usize,
+    input: &Input<'_>,
     route: &Route<'_>,
+    last: &PriorAttempt,
 ) -> Rejection {
     let (code, pass_through) = match last.classification.status {
         499 => ("client_closed_request", false),
@@ -157,8 +157,8 @@ pub(in crate::routing) fn of_client(
         retry_after_secs: None,
         pass_through,
         terminal_reason: code.to_owned(),
-        pool_size: pool_size(route),
-        attempted: count(attempted),
+        pool_size: route.pool_size(),
+        attempted: attempted(input),
         excluded: Vec::new(),
     }
 }

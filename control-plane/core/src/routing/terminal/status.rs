@@ -86,7 +86,7 @@ pub(super) fn retry_after(
     attempts: &[PriorAttempt],
     status: u16,
 ) -> Option<u64> {
-    if !RETRY_AFTER_ELIGIBLE_STATUSES.contains(&status) {
+    if !may_retry_after(status) {
         return None;
     }
     attempts
@@ -97,6 +97,11 @@ pub(super) fn retry_after(
         })
         .min()
         .map(whole_seconds)
+}
+
+/// Whether an answer of this status may say when to come back.
+pub(in crate::routing) fn may_retry_after(status: u16) -> bool {
+    RETRY_AFTER_ELIGIBLE_STATUSES.contains(&status)
 }
 
 /// Rounded up, at least 1.

@@ -7,7 +7,7 @@ use crate::routing::resolve::Route;
 use crate::routing::wording::{named, printable};
 use crate::routing::{Exclusion, ExclusionReason, Input, Rejection};
 
-use super::pool_size;
+use super::attempted;
 use super::status::whole_seconds;
 
 /// The name is neither a combo, nor `provider/model`, nor a listed model.
@@ -63,8 +63,8 @@ pub(in crate::routing) fn nothing_dispatched(
             retry_after_secs: None,
             pass_through: false,
             terminal_reason: "no_executable_targets".to_owned(),
-            pool_size: pool_size(route),
-            attempted: 0,
+            pool_size: route.pool_size(),
+            attempted: attempted(input),
             excluded: excluded.into_list(),
         };
     }
@@ -84,8 +84,8 @@ pub(in crate::routing) fn nothing_dispatched(
         retry_after_secs: Some(whole_seconds(remaining_ms)),
         pass_through: false,
         terminal_reason: "all_targets_cooling_down".to_owned(),
-        pool_size: pool_size(route),
-        attempted: 0,
+        pool_size: route.pool_size(),
+        attempted: attempted(input),
         excluded: excluded.into_list(),
     }
 }
@@ -126,8 +126,8 @@ pub(in crate::routing) fn filtered_out(scene: &Scene<'_>, reason: ExclusionReaso
         retry_after_secs: None,
         pass_through: false,
         terminal_reason: terminal_reason.to_owned(),
-        pool_size: pool_size(route),
-        attempted: 0,
+        pool_size: route.pool_size(),
+        attempted: attempted(input),
         excluded: excluded.into_list(),
     }
 }

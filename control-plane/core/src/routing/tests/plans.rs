@@ -1,5 +1,8 @@
-//! `routing.md` §8.18 (`fusion`) and §8.19 (`pipeline`): what is planned, when a panel proceeds, what a step of a
+//! `routing.md` §8.18 (`fusion`) and §8.19 (`pipeline`): what is planned, how parts are walked, what a step of a
 //! pipeline leads to.
+
+mod panel;
+mod waits;
 
 use rstest::rstest;
 
@@ -24,11 +27,11 @@ fn world(strategy: &str, steps: Value, config: Value) -> World {
     .without_cooling()
 }
 
-fn three(strategy: &str, config: Value) -> World {
+pub(super) fn three(strategy: &str, config: Value) -> World {
     world(strategy, json!(["p1/a", "p2/b", "p3/c"]), config)
 }
 
-fn fusion(world: &World) -> FusionPlan {
+pub(super) fn fusion(world: &World) -> FusionPlan {
     match world.decide() {
         Decision::Plan(plan) => match *plan {
             Plan::Fusion(plan) => plan,
@@ -38,7 +41,7 @@ fn fusion(world: &World) -> FusionPlan {
     }
 }
 
-fn pipeline(world: &World) -> PipelinePlan {
+pub(super) fn pipeline(world: &World) -> PipelinePlan {
     match world.decide() {
         Decision::Plan(plan) => match *plan {
             Plan::Pipeline(plan) => plan,
@@ -250,99 +253,6 @@ fn a_plan_of_more_steps_than_may_be_asked_is_refused(#[case] strategy: &str) {
     assert_eq!(violations[0].field, "combos[0].steps");
 }
 
-/// A panel of three with the defaults, to which things happen: seconds, member, answered.
-fn panel(events: &[(u64, usize, bool)]) -> Panel {
-    let mut panel = Panel::new(&fusion(&three("fusion", json!({}))));
-    for (seconds, member, answered) in events {
-        if *answered {
-            panel.answers(*member, seconds * 1_000);
-        } else {
-            panel.fails(*member, Shortfall::Status(429));
-        }
-    }
-    panel
-}
-
-#[test]
-fn vector_routing_v_fu1() {
-    let mut panel = panel(&[(1, 0, true), (2, 2, true)]);
-    // The third would answer at 20 s.
-    assert_eq!(panel.waits_until_ms(), Some(10_000));
-    assert_eq!(panel.close(), PanelResult::Judge(vec![0, 2]));
-}
-
-#[test]
-fn vector_routing_v_fu2() {
-    assert_eq!(
-        panel(&[(1, 0, true), (2, 1, true)]).waits_until_ms(),
-        Some(10_000)
-    );
-    let mut panel = panel(&[(1, 0, true), (2, 1, true), (4, 2, true)]);
-    assert_eq!(panel.waits_until_ms(), None, "at 4 s");
-    assert_eq!(panel.close(), PanelResult::Judge(vec![0, 1, 2]));
-}
-
-#[test]
-fn vector_routing_v_fu3() {
-    let plan = fusion(&three("fusion", json!({})));
-    let mut panel = panel(&[(1, 0, false), (2, 1, false), (3, 2, false)]);
-    assert_eq!(panel.waits_until_ms(), None);
-    assert_eq!(panel.close(), PanelResult::Nothing);
-    let rejection = panel.failure(&plan.panel, Some(7));
-    assert_eq!(
-        (rejection.status, rejection.retry_after_secs),
-        (503, Some(7))
-    );
-    assert_eq!(
-        rejection.message,
-        "no member of the panel answered: p1/a status_429; p2/b status_429; p3/c status_429"
-    );
-}
-
-#[test]
-fn vector_routing_v_fu4() {
-    let mut world = three("fusion", json!({}));
-    world.facts.tools = 1;
-    let journey = world.run(|_, _| Reply::Success);
-    assert_eq!(journey.attempts, ["p1/c1/a"]);
-}
-
-#[test]
-fn a_single_answer_is_returned_as_it_is() {
-    let mut panel = panel(&[(1, 0, false), (2, 1, true)]);
-    assert_eq!(panel.waits_until_ms(), Some(90_000));
-    panel.fails(2, Shortfall::EmptyContent);
-    assert_eq!(panel.waits_until_ms(), None);
-    assert_eq!(panel.close(), PanelResult::Single(1));
-}
-
-#[test]
-fn the_time_of_a_panel_ends_whoever_is_missing() {
-    let mut late = panel(&[(89, 0, true), (89, 1, true)]);
-    assert_eq!(
-        late.waits_until_ms(),
-        Some(90_000),
-        "the grace would end later"
-    );
-    assert_eq!(late.close(), PanelResult::Judge(vec![0, 1]));
-    let plan = fusion(&three("fusion", json!({})));
-    let mut silent = panel(&[(1, 1, false)]);
-    assert_eq!(silent.close(), PanelResult::Nothing);
-    assert_eq!(
-        silent.failure(&plan.panel, None).message,
-        "no member of the panel answered: p1/a timeout; p2/b status_429; p3/c timeout"
-    );
-}
-
-#[test]
-fn a_member_is_settled_once() {
-    let mut panel = panel(&[(1, 0, true), (1, 0, true), (2, 0, false), (3, 9, true)]);
-    assert_eq!(panel.waits_until_ms(), Some(90_000));
-    assert_eq!(panel.close(), PanelResult::Single(0));
-    panel.answers(1, 5_000);
-    assert_eq!(panel.close(), PanelResult::Single(0), "too late");
-}
-
 /// Asks the steps of a pipeline one after the other.
 fn follow(
     world: &mut World,
@@ -352,12 +262,16 @@ fn follow(
     let mut attempts = Vec::new();
     for (number, stage) in plan.stages.iter().enumerate() {
         world.facts.member = Some(stage.member.step);
-        world.so_far = AttemptsSoFar::default();
+        world.so_far = AttemptsSoFar {
+            elsewhere: u32::try_from(attempts.len()).unwrap(),
+            ..AttemptsSoFar::default()
+        };
         let journey = world.run(&script);
         attempts.extend(journey.attempts);
         if let Some(rejection) = journey.rejection {
             let fault = StageFault::Rejected(Box::new(rejection));
-            return (attempts, Err(stage_failure(number, stage, fault)));
+            let sent = u32::try_from(attempts.len()).unwrap();
+            return (attempts, Err(stage_failure(&plan, number, fault, sent)));
         }
     }
     (attempts, Ok(()))
@@ -382,6 +296,7 @@ fn vector_routing_v_pl2() {
     assert_eq!(attempts, ["p1/c1/a", "p2/c2/b"]);
     let rejection = ended.unwrap_err();
     assert_eq!(rejection.status, 401);
+    assert_eq!((rejection.pool_size, rejection.attempted), (3, 2));
     assert!(
         rejection.message.starts_with("step 2 (p2/b): "),
         "{rejection:?}"
@@ -430,7 +345,7 @@ fn only_the_first_step_speaks_for_the_client() {
     assert!(fault.pass_through);
     for (stage, passes) in [(0, true), (1, false)] {
         let fault = StageFault::Rejected(Box::new(fault.clone()));
-        let rejection = stage_failure(stage, &plan.stages[stage], fault);
+        let rejection = stage_failure(&plan, stage, fault, 4);
         assert_eq!((rejection.status, rejection.pass_through), (400, passes));
     }
 }
@@ -440,8 +355,9 @@ fn only_the_first_step_speaks_for_the_client() {
 #[case::unparseable(StageFault::Unparseable, "pipeline_step_unparseable")]
 fn an_answer_without_a_text_ends_the_pipeline(#[case] fault: StageFault, #[case] code: &str) {
     let plan = pipeline(&three("pipeline", json!({})));
-    let rejection = stage_failure(1, &plan.stages[1], fault);
+    let rejection = stage_failure(&plan, 1, fault, 2);
     assert_eq!((rejection.status, rejection.code.as_str()), (502, code));
+    assert_eq!((rejection.pool_size, rejection.attempted), (3, 2));
     assert!(rejection.message.starts_with("step 2 (p2/b): "));
 }
 

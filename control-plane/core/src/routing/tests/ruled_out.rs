@@ -97,3 +97,35 @@ fn an_order_that_holds_less_than_all_targets_is_carried_along() {
     world.so_far.order = vec![7];
     assert_eq!(world.dispatch().order.len(), 2);
 }
+
+#[test]
+fn what_a_strict_budget_affords_is_waited_for() {
+    // `dear` could be used at once.
+    let mut patient = world(json!({}));
+    strict(&mut patient);
+    patient.connection_state("c1", cooling(40_000, Reason::RateLimitExceeded));
+    let journey = patient.run(|_, _| Reply::Success);
+    assert_eq!(journey.attempts, ["cheap/c1/m"]);
+    assert_eq!(journey.cooldown_waits().len(), 1);
+
+    let mut hurried = world(no_waits());
+    strict(&mut hurried);
+    hurried.connection_state("c1", cooling(40_000, Reason::RateLimitExceeded));
+    let rejection = hurried.reject();
+    assert_eq!(
+        (rejection.status, rejection.code.as_str()),
+        (503, "all_targets_cooling_down")
+    );
+    assert_eq!(rejection.retry_after_secs, Some(40));
+}
+
+#[test]
+fn what_a_strict_budget_affords_but_never_comes_back_is_not_waited_for() {
+    let mut world = world(json!({}));
+    strict(&mut world);
+    world.connection_state("c1", cooling(40_000, Reason::RateLimitExceeded));
+    world
+        .without_credential
+        .insert(ConnectionId::new("c1").unwrap());
+    assert_eq!(world.reject().code, "budget_exceeded");
+}

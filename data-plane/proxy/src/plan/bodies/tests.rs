@@ -169,7 +169,13 @@ fn a_judge_sees_the_conversation_and_the_answers(#[case] endpoint: Endpoint, #[c
 #[rstest]
 #[case::no_messages(CHAT, json!({}))]
 #[case::no_list(CHAT, json!({"messages": "x"}))]
-#[case::no_input(RESPONSES, json!({"messages": []}))]
+#[case::no_message(CHAT, json!({"messages": []}))]
+#[case::no_message_of_anthropic(MESSAGES, json!({"messages": []}))]
+#[case::no_input(RESPONSES, json!({"messages": [user("x")]}))]
+#[case::no_item(RESPONSES, json!({"input": []}))]
+#[case::no_text(RESPONSES, json!({"input": ""}))]
+#[case::blanks(RESPONSES, json!({"input": " \n"}))]
+#[case::null(RESPONSES, json!({"input": null}))]
 #[case::a_number(RESPONSES, json!({"input": 7}))]
 #[case::no_conversation(Endpoint::Embeddings, json!({"input": "x"}))]
 fn a_body_without_a_conversation_is_refused(#[case] endpoint: Endpoint, #[case] members: Value) {
@@ -185,7 +191,7 @@ fn a_body_without_a_conversation_is_refused(#[case] endpoint: Endpoint, #[case] 
 
 #[test]
 fn a_system_that_cannot_be_extended_is_refused() {
-    let odd = conversation(MESSAGES, json!({"messages": [], "system": 7}));
+    let odd = conversation(MESSAGES, json!({"messages": [user("x")], "system": 7}));
     assert_eq!(odd.with_prompt("p").unwrap_err().code(), "no_conversation");
 }
 
@@ -194,9 +200,9 @@ fn a_system_that_cannot_be_extended_is_refused() {
 #[case::not_asked(json!({"include_usage": false}), false)]
 #[case::something_else(json!(7), false)]
 fn usage_in_a_stream_is_asked_for(#[case] options: Value, #[case] expected: bool) {
-    let members = json!({"messages": [], "stream_options": options});
+    let members = json!({"messages": [user("x")], "stream_options": options});
     assert_eq!(conversation(CHAT, members).wants_usage(), expected);
-    assert!(!conversation(CHAT, json!({"messages": []})).wants_usage());
+    assert!(!conversation(CHAT, json!({"messages": [user("x")]})).wants_usage());
 }
 
 fn chat(content: Value) -> Value {

@@ -1,8 +1,7 @@
 //! How long a target that keeps failing is left alone by `auto` (`routing.md` §9.1 step 5, §9.4).
 //!
-//! Two things keep it away, and the later end counts: failures in a row (the third for 5 minutes, the sixth for 15, the
-//! ninth and each third after it for 60) and a score below [`LEAST_SCORE`] (5 minutes, then 10, 20 and 30). A success
-//! ends both.
+//! Failures in a row keep it away, the third for 5 minutes, the sixth for 15, the ninth and each third after it for 60.
+//! A success ends that. A low score is not kept: it is made anew for each request ([`super::healing`]).
 //!
 //! As with cooldowns (decision 9), what was under way when an exclusion began neither lengthens nor ends it: thirty
 //! failures at once are one incident.
@@ -11,19 +10,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::Timestamp;
 
-use super::super::score::ROUNDING;
-
-/// A score below this keeps a target away.
-pub const LEAST_SCORE: f64 = 0.2;
-
 /// Failures in a row from one exclusion to the next.
 const FAILURES_PER_STEP: u32 = 3;
 const FIRST_MS: u64 = 5 * 60_000;
 const SECOND_MS: u64 = 15 * 60_000;
 const LONGEST_MS: u64 = 60 * 60_000;
-
-const LOW_SCORE_MS: u64 = 5 * 60_000;
-const LONGEST_LOW_SCORE_MS: u64 = 30 * 60_000;
 
 /// What is kept per target of a combo.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,10 +26,6 @@ pub struct Adaptation {
     escalated_at: Option<Timestamp>,
     /// When it ends.
     failing_until: Option<Timestamp>,
-    /// Exclusions for low scores in a row.
-    low_scores: u32,
-    /// When the last of them ends.
-    low_score_until: Option<Timestamp>,
 }
 
 impl Adaptation {
@@ -68,33 +55,15 @@ impl Adaptation {
         }
     }
 
-    /// The target was scored at `at`. What is no number says nothing.
-    pub fn scored(&mut self, score: f64, at: Timestamp) {
-        if is_enough(score) {
-            self.low_scores = 0;
-            self.low_score_until = None;
-        } else if !score.is_nan() && self.low_score_until.is_none_or(|until| until <= at) {
-            let doublings = 1_u64.checked_shl(self.low_scores).unwrap_or(u64::MAX);
-            let length_ms = LOW_SCORE_MS.saturating_mul(doublings);
-            self.low_scores = self.low_scores.saturating_add(1);
-            self.low_score_until = Some(at.plus_ms(length_ms.min(LONGEST_LOW_SCORE_MS)));
-        }
-    }
-
     /// Until when the target is left alone, if it ever was since its last success.
     #[must_use]
     pub fn until(&self) -> Option<Timestamp> {
-        self.failing_until.max(self.low_score_until)
+        self.failing_until
     }
 
     fn was_under_way(&self, started_at: Timestamp) -> bool {
         self.escalated_at.is_some_and(|began| started_at < began)
     }
-}
-
-/// Whether a score is no reason to leave a target alone.
-pub(super) fn is_enough(score: f64) -> bool {
-    score + ROUNDING >= LEAST_SCORE
 }
 
 #[cfg(test)]
@@ -164,50 +133,18 @@ mod tests {
         assert_eq!(adaptation, excluded);
     }
 
-    #[test]
-    fn low_scores_keep_it_away_longer_each_time() {
-        let mut adaptation = Adaptation::default();
-        let mut at = START;
-        for minutes in [5, 10, 20, 30, 30] {
-            adaptation.scored(0.19, at);
-            let end = at.plus_ms(minutes * MINUTE_MS);
-            adaptation.scored(0.0, end.minus_ms(1));
-            assert_eq!(adaptation.until(), Some(end));
-            at = end;
-        }
-        adaptation.scored(LEAST_SCORE, at);
-        assert_eq!(adaptation, Adaptation::default());
-    }
-
-    #[test]
-    fn no_number_is_no_score() {
-        let mut adaptation = Adaptation::default();
-        adaptation.scored(f64::NAN, START);
-        assert_eq!(adaptation, Adaptation::default());
-    }
-
-    #[test]
-    fn the_later_end_counts() {
-        let (mut adaptation, at) = after_failures(6);
-        adaptation.scored(0.0, at);
-        assert_eq!(adaptation.until(), Some(at.plus_ms(15 * MINUTE_MS)));
-        adaptation.scored(0.0, at.plus_ms(12 * MINUTE_MS));
-        assert_eq!(adaptation.until(), Some(at.plus_ms(22 * MINUTE_MS)));
-    }
-
     proptest! {
         #[test]
         fn an_end_is_never_further_than_an_hour_and_never_moves_back_by_failures(
-            events in proptest::collection::vec((0..100_000_u64, 0..50_000_u64, -1.0..1.0_f64), 0..100),
+            events in proptest::collection::vec((0..100_000_u64, 0..50_000_u64), 0..100),
         ) {
             let mut adaptation = Adaptation::default();
             let mut at = START;
-            for (gap_ms, took_ms, score) in events {
+            for (gap_ms, took_ms) in events {
                 at = at.plus_ms(gap_ms);
                 let before = adaptation.until();
                 adaptation.failed(at.minus_ms(took_ms), at);
                 prop_assert!(adaptation.until() >= before);
-                adaptation.scored(score, at);
                 prop_assert!(adaptation.until().is_none_or(|end| end <= at.plus_ms(60 * MINUTE_MS)));
             }
         }

@@ -2,8 +2,12 @@
 //!
 //! Those that are left out here are not out of the order: they stand behind the others.
 
-use super::{Assessment, Contest, adaptation};
+use super::super::score::ROUNDING;
+use super::{Assessment, Contest};
 use crate::breaker::Phase;
+
+/// A target with a score below this is not picked.
+const LEAST_SCORE: f64 = 0.2;
 
 /// Of these: those that may be used now, are of the combo's pool and do well; if there are none, all that may be used
 /// now; if there are none either, all.
@@ -55,7 +59,7 @@ fn is_well(contest: &Contest<'_>, assessment: &Assessment) -> bool {
         .reading
         .rests_until
         .is_some_and(|end| end > contest.question.now);
-    !rests && adaptation::is_enough(assessment.score)
+    !rests && assessment.score + ROUNDING >= LEAST_SCORE
 }
 
 fn is_open(phase: Phase) -> bool {

@@ -9,6 +9,7 @@
 //! | [`breaker`], [`gate`], [`egress`], [`cooldown`], [`lockout`] | one state machine each |
 //! | [`lease`] | one connection for one owner at a time |
 //! | [`permit`] | how many attempts may be under way on a connection at once |
+//! | [`pace`] | how often a line tells of what may happen with every request |
 //! | [`daily_reset`] | when the quotas of a day begin anew |
 //! | [`refresh`] | when the access token of a connection is renewed |
 //! | [`retry_budget`] | how many requests may be retries |
@@ -35,6 +36,7 @@ pub mod lockout;
 pub mod number;
 pub mod occupancy;
 pub mod outcome;
+pub mod pace;
 pub mod permit;
 pub mod random;
 pub mod refresh;

@@ -17,10 +17,12 @@ mod turn;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tidegate_core::classify::{Classification, ClassifyContext, classify};
 use tidegate_core::config::Config;
 use tidegate_core::ids::{AttemptId, EgressId, KeyId};
 use tidegate_core::outcome::{Attempt, Outcome};
+use tidegate_core::pace::LinePace;
 use tidegate_core::routing::{
     AttemptsSoFar, Decision, Dispatch, PriorAttempt, RequestFacts, next_target_same_provider,
     resolve_request,
@@ -50,6 +52,18 @@ pub struct DecisionLimits {
     pub decide: Duration,
     /// Each call to the hot store within it, 15 ms unless set.
     pub store_call: Duration,
+}
+
+impl DecisionLimits {
+    /// For data planes in the same process, which wait longer as well: there is no store that could be away, so a limit
+    /// that passes only says that the machine is busy.
+    #[must_use]
+    pub fn same_process() -> Self {
+        Self {
+            decide: Duration::from_millis(1_500),
+            store_call: Duration::from_millis(500),
+        }
+    }
 }
 
 impl Default for DecisionLimits {
@@ -134,6 +148,8 @@ pub(crate) struct Decider {
     pub(crate) fleet: Arc<Gatherer>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) limits: DecisionLimits,
+    /// How often a line tells of attempts that are sent without a permit.
+    pub(crate) unheld_lines: Mutex<LinePace>,
     /// What is given back after the answer.
     pub(crate) afterwards: TaskTracker,
 }

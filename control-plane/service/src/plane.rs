@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::Stream;
+use parking_lot::Mutex;
 use secrecy::SecretString;
 use tidegate_store::durable::DurableStore;
 use tidegate_store::hot::HotStore;
@@ -240,6 +241,7 @@ impl ControlPlane {
                 fleet: Arc::clone(&fleet),
                 metrics: Arc::clone(&metrics),
                 limits: config.decision_limits,
+                unheld_lines: Mutex::default(),
                 afterwards: serving.clone(),
             }),
             recorder: Arc::clone(&recorder),

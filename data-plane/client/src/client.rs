@@ -6,9 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::SystemTime;
 
 use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
 use tidegate_core::config::ComboEntry;
 use tidegate_core::ids::{AttemptId, ComboName, PlaneIncarnation, ProviderId};
 use tidegate_core::outcome::AttemptOutcome;
+use tidegate_core::pace::LinePace;
 use tidegate_core::time::Timestamp;
 use tidegate_proto::config::v1 as proto;
 use tidegate_wire::attempt::id_to_proto;
@@ -20,7 +22,7 @@ use tokio_util::task::TaskTracker;
 use crate::abandon::{AbandonQueue, Abandoned};
 use crate::clock::PlaneClock;
 use crate::config::{Limits, PlaneClientConfig};
-use crate::decide::{Gate, followed};
+use crate::decide::{Gate, Patience, Standing, followed, patient};
 use crate::metrics::ClientMetrics;
 use crate::permits::Permits;
 use crate::port::{Answer, Ask, Observation, Snapshot, Usage};
@@ -66,6 +68,9 @@ pub(crate) struct Inner {
     pub(crate) newest_snapshot: watch::Sender<Option<proto::Snapshot>>,
     pub(crate) gate: Gate,
     pub(crate) followed: Arc<Semaphore>,
+    /// Requests that wait for a slow control plane.
+    pub(crate) patient: Semaphore,
+    pub(crate) unheld_lines: Mutex<LinePace>,
     pub(crate) abandoned: AbandonQueue,
     pub(crate) permits: Permits,
     pub(crate) telemetry: TelemetryQueue,
@@ -88,7 +93,7 @@ pub struct PlaneStatus {
     pub configuration_confirmed: bool,
     /// A control plane is followed whose view is fresh.
     pub following: bool,
-    /// Decisions are made here because the control plane does not answer.
+    /// Decisions are made here because the control plane does not answer, or not in time.
     pub deciding_locally: bool,
     /// The replicas.
     pub replicas: Vec<ReplicaStatus>,
@@ -142,8 +147,17 @@ impl PlaneClient {
             installed: watch::Sender::new(0),
             refused: watch::Sender::new(0),
             newest_snapshot: watch::Sender::new(None),
-            gate: Gate::new(limits.timeouts_until_local, limits.retry_decide_every),
+            gate: Gate::new(
+                Patience {
+                    threshold: limits.timeouts_until_local,
+                    every: limits.retry_decide_every,
+                    silence: limits.silence,
+                },
+                metrics.clone(),
+            ),
             followed: followed(),
+            patient: patient(),
+            unheld_lines: Mutex::default(),
             abandoned: AbandonQueue::new(metrics.clone()),
             permits: Permits::new(incarnation, metrics.clone()),
             reports: Reports::new(
@@ -254,8 +268,9 @@ impl PlaneClient {
         self.inner.incarnation
     }
 
-    /// Where an attempt may go. Never fails: without an answer within [`Limits::decide`] it is decided here. A
-    /// wait for a grant takes place inside, for as long as the control plane allows.
+    /// Where an attempt may go. Never fails: without an answer within [`Limits::decide`], or [`Limits::decide_slow`] when it
+    /// takes a permit, it is decided here. A wait for a grant takes place inside, for as long as the control plane
+    /// allows.
     pub async fn decide(&self, ask: Ask) -> Answer {
         self.inner.decide(ask).await
     }
@@ -338,7 +353,7 @@ impl PlaneClient {
             configuration_version: self.snapshot().map(|snapshot| snapshot.config.version),
             configuration_confirmed: inner.confirmed.load(Ordering::Acquire),
             following: inner.is_following(),
-            deciding_locally: inner.gate.is_shut(),
+            deciding_locally: inner.gate.standing(Instant::now()) != Standing::Well,
             replicas: inner.replicas.status(Instant::now()),
             live_data_planes: self.live_data_planes(),
             reports_waiting,

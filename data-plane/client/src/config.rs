@@ -65,11 +65,15 @@ impl fmt::Debug for PlaneClientConfig {
 pub struct Limits {
     /// Everything a decision may take, the control plane's part included (decision 54).
     pub decide: Duration,
+    /// Everything it may take when it needs a permit and the control plane is there, but slow. Less than
+    /// [`Limits::decide`] counts as that.
+    pub decide_slow: Duration,
     /// Questions without an answer in a row, after which decisions are made here at once.
     pub timeouts_until_local: u32,
     /// How often the control plane is tried while decisions are made here.
     pub retry_decide_every: Duration,
-    /// A replica that sends nothing for this long is left.
+    /// A replica that sends nothing for this long is left. A control plane of which nothing is heard, or that answers
+    /// nothing, for this long is gone.
     pub silence: Duration,
     /// An urgent report without acknowledgement for this long goes to another replica.
     pub urgent: Duration,
@@ -87,10 +91,26 @@ pub struct Limits {
     pub flush: Duration,
 }
 
+impl Limits {
+    /// For a control plane in the same process. There is no network that could lose a question, whoever decides here
+    /// instead runs on the same cores, and it cannot be gone. So patience costs nothing, and a busy machine must not look
+    /// like an outage.
+    #[must_use]
+    pub fn same_process() -> Self {
+        Self {
+            decide: Duration::from_secs(2),
+            decide_slow: Duration::from_secs(10),
+            silence: Duration::from_secs(30),
+            ..Self::default()
+        }
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self {
             decide: Duration::from_millis(50),
+            decide_slow: Duration::from_secs(1),
             timeouts_until_local: 3,
             retry_decide_every: Duration::from_millis(500),
             silence: Duration::from_secs(3),

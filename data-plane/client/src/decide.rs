@@ -3,26 +3,34 @@
 //! The limit holds for everything together: other replicas when one refuses, and a configuration that is on
 //! its way. A question that outlives the limit, or whose request is dropped meanwhile, is not cut off but
 //! followed in the background, so that a probe it may still be granted is given back.
+//!
+//! **Permits.** What needs no permit is decided here when the limit is over. What needs one waits on for a control plane
+//! that is only slow, up to a limit of its own, because others are granted permits meanwhile; shares of the cap are given
+//! out here only when the control plane is gone (decision 62). [`contact`] tells the two apart.
 
+mod contact;
 mod gate;
 mod grant;
 mod local;
+mod periods;
+mod questions;
 mod translate;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_proto::routing::v1::routing_service_client::RoutingServiceClient;
-use tidegate_proto::routing::v1::{AwaitRequest, DecideRequest, DecideResponse};
+use tidegate_proto::routing::v1::{AwaitRequest, DecideResponse};
 use tidegate_wire::attempt::id_to_proto;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
-use tonic::Code;
 
+pub(crate) use contact::{Patience, Standing};
 pub(crate) use gate::Gate;
 
-use self::grant::{Awaited, Question, Unclaimed};
-use self::local::Local;
+use self::grant::{Awaited, Unclaimed};
+use self::local::{Local, PermitsHere};
+use self::questions::{NoAnswer, Questions};
 use self::translate::{Answered, PermitPast};
 use crate::client::Inner;
 use crate::permits::PoolName;
@@ -32,6 +40,8 @@ use crate::shadow::Scene;
 
 /// Most questions that are followed at once; others are cut off and their grants expire.
 pub(crate) const MAX_FOLLOWED: usize = 256;
+/// Most requests that wait for a control plane that is slow; others do without it.
+pub(crate) const MAX_PATIENT: usize = 1_024;
 /// Longest wait for a grant, whatever the control plane says.
 const MAX_GRANT_WAIT: Duration = Duration::from_secs(600);
 /// Grants waited for in one decision; as many as may be named as waited for in vain.
@@ -41,8 +51,12 @@ const GRANT_GRACE: Duration = Duration::from_secs(2);
 
 /// Why the control plane did not decide.
 enum Unanswered {
-    /// Nobody answered in time, or at all.
-    Silent,
+    /// It need not: this answer needs no permit.
+    NotNeeded(Box<Answer>),
+    /// It did not answer as long as it may be waited for.
+    Late,
+    /// Nobody could be asked.
+    Unreached,
     /// The answer, or the question, means nothing to the other side.
     Unusable,
 }
@@ -50,12 +64,19 @@ enum Unanswered {
 impl Inner {
     /// Decides; see [`crate::PlaneClient::decide`].
     pub(crate) async fn decide(self: &Arc<Self>, ask: Ask) -> Answer {
+        let _deciding = self.permits.deciding(ask.attempt.number);
         let mut permits = PermitPast::default();
-        let mut silences: u32 = 0;
+        let mut unreached_since: Option<Instant> = None;
+        let mut is_shared = true;
         for _ in 0..MAX_GRANT_WAITS {
             let sent = Instant::now();
             if !self.gate.admits(sent) {
-                break;
+                if self.gate.standing(sent) == Standing::Gone {
+                    break;
+                }
+                if let Some(answer) = self.without_permit(&ask) {
+                    return self.decided_here(&ask, answer);
+                }
             }
             match self.ask(&ask, &permits, sent).await {
                 Ok(Answered::Step(answer)) => {
@@ -68,40 +89,64 @@ impl Inner {
                     ticket,
                     limit,
                 }) => {
+                    unreached_since = None;
                     // Nobody holds a permit while it waits for another.
                     let number = ask.attempt.number;
                     let before = ask.replaces.map_or(number, |replaced| replaced.number);
                     self.permits.release(before);
                     self.permits.release(number);
                     permits.granted = None;
-                    let until = sent + limit;
+                    // The time to wait begins now: the answer may have been late.
+                    let until = Instant::now() + limit;
                     match self.await_grant(&ask, &pool, ticket, until).await {
                         Some(true) => permits.granted = Some(pool),
                         Some(false) => permits.in_vain.push(pool.connection),
                         None => {}
                     }
                 }
-                Err(Unanswered::Silent) => {
-                    silences = silences.saturating_add(1);
-                    if silences >= self.limits.timeouts_until_local || self.gate.is_shut() {
+                Err(Unanswered::NotNeeded(answer)) => return self.decided_here(&ask, *answer),
+                Err(Unanswered::Late) => {
+                    is_shared = self.gate.standing(Instant::now()) == Standing::Gone;
+                    break;
+                }
+                Err(Unanswered::Unreached) => {
+                    let now = Instant::now();
+                    if self.gate.standing(now) == Standing::Gone {
                         break;
                     }
-                    // One silence is no outage: others may be granted permits by the control plane meanwhile, so none
-                    // are given out here. What needs one is asked about again.
-                    let (answer, full) = self.decide_here(&ask, false);
-                    if !full || matches!(answer.decision, Step::Dispatch(_)) {
+                    if let Some(answer) = self.without_permit(&ask) {
                         return self.decided_here(&ask, answer);
                     }
+                    let since = *unreached_since.get_or_insert(sent);
+                    if now.saturating_duration_since(since) >= self.limits.decide_slow {
+                        is_shared = false;
+                        break;
+                    }
+                    // It may be starting, but not in no time.
+                    tokio::time::sleep(self.limits.decide).await;
                 }
                 Err(Unanswered::Unusable) => break,
             }
         }
-        let (answer, _) = self.decide_here(&ask, true);
+        // Others may be granted permits by a control plane that is only slow, so none are given out here.
+        let permits = if is_shared {
+            PermitsHere::Shares(self.live_data_planes())
+        } else {
+            PermitsHere::Policy
+        };
+        let (answer, _) = self.decide_here(&ask, permits);
         self.decided_here(&ask, answer)
+    }
+
+    /// The decision as made here, unless anything was passed over for want of a permit and nothing else can be sent.
+    fn without_permit(&self, ask: &Ask) -> Option<Answer> {
+        let (answer, full) = self.decide_here(ask, PermitsHere::PassOver);
+        (!full || matches!(answer.decision, Step::Dispatch(_))).then_some(answer)
     }
 
     fn decided_here(&self, ask: &Ask, answer: Answer) -> Answer {
         self.metrics.decided_locally.inc();
+        self.gate.decided_here();
         self.keep_permit(ask, &answer);
         answer
     }
@@ -137,20 +182,28 @@ impl Inner {
         permits: &PermitPast,
         sent: Instant,
     ) -> Result<Answered, Unanswered> {
-        let deadline = sent + self.limits.decide;
         let now = self.clock.at(sent);
         let question = translate::question(ask, permits, now, self.configuration_version());
-        let response = match self.put(question, sent, deadline).await {
+        let mut questions = Questions::new(self, question);
+        let mut deadline = sent + self.limits.decide;
+        let response = match questions.answer(deadline).await {
             Ok(response) => {
-                self.gate.answered();
+                self.gate.answered(Instant::now());
                 response
             }
-            Err(unanswered) => {
-                if matches!(unanswered, Unanswered::Silent) {
-                    self.gate.unanswered(Instant::now());
+            Err(NoAnswer::Late) => {
+                self.gate.missed(Instant::now());
+                if let Some(answer) = self.without_permit(ask) {
+                    return Err(Unanswered::NotNeeded(Box::new(answer)));
                 }
-                return Err(unanswered);
+                deadline = sent + self.limits.decide_slow.max(self.limits.decide);
+                self.late_answer(&mut questions, deadline).await?
             }
+            Err(NoAnswer::Unreached) => {
+                self.gate.unreached(Instant::now());
+                return Err(Unanswered::Unreached);
+            }
+            Err(NoAnswer::Unusable) => return Err(Unanswered::Unusable),
         };
         let wanted = response.configuration_version;
         let answered = match translate::answer(ask, response) {
@@ -164,66 +217,28 @@ impl Inner {
         self.usable(answered, wanted, deadline).await
     }
 
-    /// Puts the question to one replica after the other until one answers or the limit is reached.
-    async fn put(
-        self: &Arc<Self>,
-        question: DecideRequest,
-        sent: Instant,
+    /// Goes on waiting for whoever was asked, unless nobody is there or too many wait already.
+    async fn late_answer(
+        &self,
+        questions: &mut Questions<'_>,
         deadline: Instant,
     ) -> Result<DecideResponse, Unanswered> {
-        let mut asked = Asked::default();
-        let mut refused = false;
-        while let Some(replica) = self.replicas.choose(Instant::now(), asked) {
-            asked.add(replica.index);
-            let mut client = RoutingServiceClient::new(replica.channel());
-            let copy = question.clone();
-            let asked_at = Instant::now();
-            let call = async move { client.decide(copy).await };
-            let mut call = Question::new(self, Box::pin(call));
-            match timeout_at(deadline, call.answer()).await {
-                Ok(Ok(response)) => {
-                    let response = response.into_inner();
-                    if let Some(freshness) = &response.freshness {
-                        let time = tidegate_core::time::Timestamp(freshness.store_time_unix_ms);
-                        self.clock.answered(asked_at, Instant::now(), time);
-                    }
-                    let now = Instant::now();
-                    self.replicas
-                        .answered(replica, response.freshness.as_ref(), now);
-                    return Ok(response);
-                }
-                Ok(Err(status)) => {
-                    self.metrics.decide_errors.inc();
-                    tracing::debug!(
-                        replica = %replica.name, error = %status, "the control plane did not decide"
-                    );
-                    match status.code() {
-                        Code::InvalidArgument => return Err(Unanswered::Unusable),
-                        // It is well and says no, for example to a key that its configuration lacks;
-                        // another replica's may be newer.
-                        Code::FailedPrecondition | Code::NotFound | Code::Aborted => refused = true,
-                        _ => self.replicas.failed(replica, Instant::now()),
-                    }
-                }
-                Err(_) => {
-                    self.metrics.decide_timeouts.inc();
-                    self.replicas.failed(replica, Instant::now());
-                    // Dropped, the question is followed.
-                    return Err(Unanswered::Silent);
-                }
-            }
-            if Instant::now() >= deadline {
-                break;
-            }
+        if self.gate.standing(Instant::now()) == Standing::Gone {
+            return Err(Unanswered::Late);
         }
-        tracing::debug!(
-            after = ?sent.elapsed(), "no replica of the control plane decided"
-        );
-        Err(if refused {
-            Unanswered::Unusable
-        } else {
-            Unanswered::Silent
-        })
+        let Ok(_room) = self.patient.try_acquire() else {
+            self.metrics.decide_impatient.inc();
+            return Err(Unanswered::Late);
+        };
+        match questions.answer(deadline).await {
+            Ok(response) => {
+                self.gate.answered_late(Instant::now());
+                self.metrics.decided_late.inc();
+                Ok(response)
+            }
+            Err(NoAnswer::Late | NoAnswer::Unreached) => Err(Unanswered::Late),
+            Err(NoAnswer::Unusable) => Err(Unanswered::Unusable),
+        }
     }
 
     /// An answer that can be carried out here: its connection has a credential in the snapshot. If the
@@ -314,9 +329,8 @@ impl Inner {
         }
     }
 
-    /// Decides without the control plane. With `shares`, permits come from this data plane's shares; without, who needs
-    /// one is passed over, and the answer says whether anybody was.
-    fn decide_here(&self, ask: &Ask, shares: bool) -> (Answer, bool) {
+    /// Decides without the control plane. Also says whether anything was passed over for want of a permit.
+    fn decide_here(&self, ask: &Ask, permits_here: PermitsHere) -> (Answer, bool) {
         let moment = Instant::now();
         let now = self.clock.at(moment);
         let Some(snapshot) = self.snapshot.load_full() else {
@@ -335,7 +349,8 @@ impl Inner {
             view: &self.view,
             shadow: &self.shadow,
             permits: &self.permits,
-            planes: shares.then(|| self.live_data_planes()),
+            permits_here,
+            unheld_lines: &self.unheld_lines,
             telemetry: &*self.telemetry.view(),
             now,
             newest_attempt,
@@ -348,4 +363,9 @@ impl Inner {
 /// The room for questions that are followed.
 pub(crate) fn followed() -> Arc<Semaphore> {
     Arc::new(Semaphore::new(MAX_FOLLOWED))
+}
+
+/// The room for requests that wait for a slow control plane.
+pub(crate) fn patient() -> Semaphore {
+    Semaphore::new(MAX_PATIENT)
 }

@@ -28,6 +28,14 @@ metrics! {
     decided_remotely: Counter = "decisions_remote";
     /// Decisions made here because the control plane did not answer in time
     decided_locally: Counter = "decisions_local";
+    /// Decisions that need a permit and that a slow control plane answered after the limit
+    decided_late: Counter = "decisions_late";
+    /// Decisions made here because too many waited for a slow control plane already
+    decide_impatient: Counter = "decide_impatient";
+    /// 1 while the control plane is there but slow, and what needs no permit is decided here
+    control_plane_slow: Gauge = "control_plane_slow";
+    /// 1 while the control plane is gone and everything is decided here
+    control_plane_gone: Gauge = "control_plane_gone";
     /// Questions to the control plane that got no answer within the limit
     decide_timeouts: Counter = "decide_timeouts";
     /// Questions to the control plane that ended with an error
@@ -70,9 +78,9 @@ metrics! {
     abandons_dropped: Counter = "abandons_dropped";
     /// Permits of connections held by attempts under way
     permits_held: Gauge = "permits_held";
-    /// Permits given out here while no control plane answered
+    /// Permits given out here while the control plane was gone
     local_permits: Counter = "local_permits";
-    /// Attempts of quota pools sent without a permit while no control plane answered
+    /// Attempts of quota pools sent without a permit because no control plane answered
     local_unheld: Counter = "local_unheld";
     /// Messages about held permits that no replica took; they are sent again
     permit_renewals_failed: Counter = "permit_renewals_failed";

@@ -52,6 +52,8 @@ pub(crate) struct Permits {
 struct State {
     /// Attempts without an answer.
     asked: BTreeSet<u64>,
+    /// Attempts that are being decided on, with the permits that came by answers nobody waited for any more.
+    deciding: BTreeMap<u64, BTreeSet<PoolName>>,
     held: BTreeMap<u64, PoolName>,
     /// To be given back.
     released: BTreeSet<(PoolName, u64)>,
@@ -138,6 +140,26 @@ impl Permits {
         }
     }
 
+    /// An attempt is being decided on until the guard is dropped.
+    pub(crate) fn deciding(&self, number: u64) -> Deciding<'_> {
+        self.state.lock().deciding.insert(number, BTreeSet::new());
+        Deciding {
+            permits: self,
+            number,
+        }
+    }
+
+    /// An attempt was granted a permit by an answer that came too late. While it is still being decided on, the next
+    /// answer may rest on the same permit, so it is given back only afterwards.
+    pub(crate) fn release_late(&self, number: u64, pool: PoolName) {
+        let mut state = self.state.lock();
+        if let Some(late) = state.deciding.get_mut(&number) {
+            late.insert(pool);
+        } else if state.held.get(&number) != Some(&pool) {
+            self.give_back(&mut state, pool, number);
+        }
+    }
+
     fn give_back(&self, state: &mut State, pool: PoolName, number: u64) {
         if state.released.len() < MAX_NUMBERS {
             state.released.insert((pool, number));
@@ -212,6 +234,25 @@ impl Permits {
             }
             if stopped {
                 return;
+            }
+        }
+    }
+}
+
+/// An attempt that is being decided on.
+#[derive(Debug)]
+pub(crate) struct Deciding<'a> {
+    permits: &'a Permits,
+    number: u64,
+}
+
+impl Drop for Deciding<'_> {
+    fn drop(&mut self) {
+        let mut state = self.permits.state.lock();
+        let late = state.deciding.remove(&self.number).unwrap_or_default();
+        for pool in late {
+            if state.held.get(&self.number) != Some(&pool) {
+                self.permits.give_back(&mut state, pool, self.number);
             }
         }
     }
@@ -339,6 +380,24 @@ mod tests {
         let released = permits.take_released().unwrap();
         assert_eq!(released.released, [held("b", &[2])]);
         assert_eq!(permits.metrics.permits_held.get(), 1);
+    }
+
+    #[test]
+    fn a_permit_of_a_late_answer_is_kept_until_the_attempt_is_decided_on() {
+        let permits = permits();
+        let deciding = permits.deciding(1);
+        permits.release_late(1, pool("a"));
+        permits.release_late(1, pool("b"));
+        assert_eq!(permits.take_released(), None);
+        permits.hold(1, pool("a"));
+        drop(deciding);
+        let released = permits.take_released().unwrap();
+        assert_eq!(released.released, [held("b", &[1])]);
+        permits.release_late(1, pool("a"));
+        assert_eq!(permits.take_released(), None, "it is in use");
+        permits.release_late(1, pool("c"));
+        let released = permits.take_released().unwrap();
+        assert_eq!(released.released, [held("c", &[1])]);
     }
 
     #[test]

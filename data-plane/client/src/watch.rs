@@ -158,6 +158,7 @@ impl Inner {
     }
 
     fn take_in(&self, replica: &Replica, message: WatchResponse) {
+        self.gate.heard(Instant::now());
         match message.kind {
             Some(Kind::Snapshot(snapshot)) => {
                 // What is wrong with it was said where it was found; the last good one stays.

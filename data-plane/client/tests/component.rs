@@ -9,6 +9,7 @@ mod component {
     mod permits;
     mod report;
     mod setting;
+    mod slow;
     mod telemetry;
     mod watch;
 }

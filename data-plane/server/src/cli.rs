@@ -104,6 +104,10 @@ pub(crate) struct LimitArgs {
     #[arg(long, env = "TIDEGATE_DECIDE_LIMIT", default_value = "50ms", value_parser = humantime::parse_duration)]
     pub(crate) decide_limit: Duration,
 
+    /// The same for a decision that takes a permit of an account, while the control plane is slow, not gone
+    #[arg(long, env = "TIDEGATE_SLOW_DECIDE_LIMIT", default_value = "1s", value_parser = humantime::parse_duration)]
+    pub(crate) slow_decide_limit: Duration,
+
     /// Client connections at once
     #[arg(long, env = "TIDEGATE_MAX_CONNECTIONS", default_value_t = 10_000)]
     pub(crate) max_connections: usize,

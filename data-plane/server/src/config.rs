@@ -58,6 +58,7 @@ impl ServerConfig {
         let LimitArgs {
             max_body_bytes,
             decide_limit,
+            slow_decide_limit,
             max_connections,
             head_time,
             body_time,
@@ -72,7 +73,13 @@ impl ServerConfig {
             decide_limit <= MAX_DECIDE_LIMIT,
             "--decide-limit must not exceed 10 s"
         );
+        ensure!(
+            slow_decide_limit <= MAX_SLOW_DECIDE_LIMIT,
+            "--slow-decide-limit must not exceed 60 s"
+        );
         plane.limits.decide = decide_limit;
+        // A longer limit of all decisions is one of these, too.
+        plane.limits.decide_slow = slow_decide_limit.max(decide_limit);
         for (flag, time) in [
             ("--head-time", head_time),
             ("--body-time", body_time),
@@ -104,6 +111,8 @@ impl ServerConfig {
 
 /// Nobody waits longer for a decision.
 const MAX_DECIDE_LIMIT: Duration = Duration::from_secs(10);
+/// Nor for one that takes a permit, while the control plane is slow.
+const MAX_SLOW_DECIDE_LIMIT: Duration = Duration::from_secs(60);
 /// Longest time that is believed.
 const MAX_TIME: Duration = Duration::from_secs(24 * 60 * 60);
 

@@ -19,7 +19,7 @@ use tidegate_core::ids::EgressId;
 use tidegate_core::settings::Overrides;
 use tidegate_document::{Loaded, Machine, exposed};
 use tidegate_plane_client::endpoint::{Address, ChannelSettings, channel, in_process};
-use tidegate_plane_client::{PlaneClient, PlaneClientConfig};
+use tidegate_plane_client::{Limits as PlaneLimits, PlaneClient, PlaneClientConfig};
 use tidegate_proto::admin::v1::ApplyConfigurationRequest;
 use tidegate_proto::admin::v1::admin_service_client::AdminServiceClient;
 use tidegate_proxy::{Limits, Proxy, Surface};
@@ -140,7 +140,7 @@ impl Standalone {
                 },
                 environment: contract_variables().collect(),
                 drain_limit: CONTROL_DRAIN,
-                decision_limits: DecisionLimits::default(),
+                decision_limits: DecisionLimits::same_process(),
             },
             Arc::new(MemoryHotStore::default()),
             Arc::clone(&database) as Arc<_>,
@@ -171,7 +171,10 @@ impl Standalone {
         let stop_client = CancellationToken::new();
         let client_tasks = TaskTracker::new();
         let client = PlaneClient::start(
-            PlaneClientConfig::new(NAME, vec![address]),
+            PlaneClientConfig {
+                limits: PlaneLimits::same_process(),
+                ..PlaneClientConfig::new(NAME, vec![address])
+            },
             &client_tasks,
             stop_client.clone(),
         )?;

@@ -95,6 +95,7 @@ impl ExclusionReason {
 pub(super) struct Exclusions {
     list: Vec<Exclusion>,
     any_timer: bool,
+    any_full: bool,
     soonest_end: Option<Timestamp>,
 }
 
@@ -108,6 +109,7 @@ impl Exclusions {
                 (one, other) => one.or(other),
             };
         }
+        self.any_full |= exclusion.reason == ExclusionReason::ConcurrencyCap;
         if self.list.len() < MAX_EXCLUSIONS {
             self.list.push(exclusion);
         }
@@ -116,6 +118,7 @@ impl Exclusions {
     /// Adds all of another.
     pub(super) fn append(&mut self, other: Self) {
         self.any_timer |= other.any_timer;
+        self.any_full |= other.any_full;
         self.soonest_end = match (self.soonest_end, other.soonest_end) {
             (Some(one), Some(other)) => Some(one.min(other)),
             (one, other) => one.or(other),
@@ -129,7 +132,12 @@ impl Exclusions {
         self.any_timer
     }
 
-    /// The earliest known end of one that does.
+    /// Some account runs as many requests as it may, which ends when any of them does.
+    pub(super) fn any_full(&self) -> bool {
+        self.any_full
+    }
+
+    /// The earliest known end of one that ends by itself.
     pub(super) fn soonest_end(&self) -> Option<Timestamp> {
         self.soonest_end
     }

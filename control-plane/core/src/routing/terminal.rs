@@ -5,7 +5,8 @@
 //! | the name means nothing | 404 | `model_not_found` |
 //! | a `fusion` or `pipeline` has no step | 400 | `no_steps` |
 //! | nothing was sent, something ends by itself | 503 with Retry-After | `all_targets_cooling_down` |
-//! | nothing was sent, nothing does | 404 | `no_executable_targets` |
+//! | nothing was sent, nothing does, but an account runs all it may | 429 with Retry-After | `concurrency_cap` |
+//! | nothing was sent, nothing of this | 404 | `no_executable_targets` |
 //! | attempts failed | from their outcomes | `all_models_failed` or `quota_exhausted` |
 //! | no target takes what the request holds | 400 | `capability_mismatch` |
 //! | no target's window is large enough | 404, `auto` 400 | `no_executable_targets`, `context_length_exceeded` |

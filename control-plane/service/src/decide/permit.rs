@@ -216,11 +216,14 @@ impl Decider {
     /// A request of a quota pool goes on without a permit.
     pub(super) fn goes_unheld(&self, dispatch: &Dispatch, attempt: AttemptId) {
         self.metrics.permit(PermitGrant::Unheld);
-        tracing::warn!(
-            %attempt,
-            connection = %dispatch.connection,
-            "no permit came free in time; the request goes on without one"
-        );
+        if let Some(left_out) = self.unheld_lines.lock().tell(self.clock.now()) {
+            tracing::warn!(
+                %attempt,
+                connection = %dispatch.connection,
+                left_out,
+                "no permit came free in time; the request goes on without one"
+            );
+        }
     }
 
     /// Waits for the permit of a ticket. `None` when this replica ends and another one is to be asked.

@@ -129,7 +129,7 @@ async fn replicas_share_one_pool_and_an_attempt_has_one_permit() {
     };
     assert_eq!(
         (rejection.status, rejection.code.as_str()),
-        (404, "no_executable_targets")
+        (429, "concurrency_cap")
     );
     assert_eq!(rejection.excluded[0].reason, "concurrency_cap");
     release(&two, PLANE, &[1]).await;

@@ -1,103 +1,105 @@
-//! When the control plane is not even asked: after some questions in a row without an answer, decisions are
-//! made here at once, and one question in a while finds out whether it is back (`architecture.md` §2).
-
-use std::time::Duration;
+//! When the control plane is not even asked, and what operators are told of it.
+//!
+//! The rules are [`contact`](super::contact) and [`periods`](super::periods); this keeps them together under one lock.
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// The gate. Every question that passes it ends in [`Gate::answered`] or [`Gate::unanswered`].
+use super::contact::{Contact, Patience, Standing};
+use super::periods::{Ended, Line, Periods};
+use crate::metrics::ClientMetrics;
+
+/// The gate.
 #[derive(Debug)]
 pub(crate) struct Gate {
-    threshold: u32,
-    every: Duration,
+    patience: Patience,
     state: Mutex<State>,
+    metrics: ClientMetrics,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    unanswered: u32,
-    next_try: Option<Instant>,
+    contact: Contact,
+    periods: Periods,
 }
 
 impl Gate {
-    /// Shuts after `threshold` questions in a row without an answer and then lets one pass `every` so often.
-    pub(crate) fn new(threshold: u32, every: Duration) -> Self {
+    pub(crate) fn new(patience: Patience, metrics: ClientMetrics) -> Self {
         Self {
-            threshold,
-            every,
+            patience,
             state: Mutex::default(),
+            metrics,
         }
     }
 
-    /// Whether the control plane is to be asked now.
+    /// Whether the control plane is to be asked what could be decided without it.
     pub(crate) fn admits(&self, now: Instant) -> bool {
-        let mut state = self.state.lock();
-        if state.unanswered < self.threshold {
-            return true;
-        }
-        if state.next_try.is_some_and(|next_try| now < next_try) {
-            return false;
-        }
-        state.next_try = Some(now + self.every);
-        true
+        self.state.lock().contact.admits(&self.patience, now)
     }
 
-    pub(crate) fn answered(&self) {
-        *self.state.lock() = State::default();
+    /// How the control plane stands.
+    pub(crate) fn standing(&self, now: Instant) -> Standing {
+        // Time alone can change it.
+        self.change(now, |_| {})
     }
 
-    pub(crate) fn unanswered(&self, now: Instant) {
-        let mut state = self.state.lock();
-        state.unanswered = state.unanswered.saturating_add(1);
-        if state.unanswered == self.threshold {
-            state.next_try = Some(now + self.every);
+    pub(crate) fn answered(&self, now: Instant) {
+        self.change(now, |contact| contact.answered(now));
+    }
+
+    pub(crate) fn answered_late(&self, now: Instant) {
+        self.change(now, |contact| contact.answered_late(now));
+    }
+
+    /// A sign of life that is no answer.
+    pub(crate) fn heard(&self, now: Instant) {
+        self.change(now, |contact| contact.heard(now));
+    }
+
+    pub(crate) fn missed(&self, now: Instant) {
+        self.change(now, |contact| contact.missed(&self.patience, now));
+    }
+
+    pub(crate) fn unreached(&self, now: Instant) {
+        self.change(now, |contact| contact.unreached(&self.patience, now));
+    }
+
+    /// A decision was made here.
+    pub(crate) fn decided_here(&self) {
+        self.state.lock().periods.decided();
+    }
+
+    fn change(&self, now: Instant, change: impl FnOnce(&mut Contact)) -> Standing {
+        let (standing, line) = {
+            let mut state = self.state.lock();
+            change(&mut state.contact);
+            let standing = state.contact.standing(&self.patience, now);
+            let line = state.periods.note(standing, now);
+            let shows = |shown| i64::from(standing == shown);
+            self.metrics.control_plane_slow.set(shows(Standing::Slow));
+            self.metrics.control_plane_gone.set(shows(Standing::Gone));
+            (standing, line)
+        };
+        if let Some(line) = line {
+            tell(line);
         }
-    }
-
-    /// Decisions are made here for now.
-    pub(crate) fn is_shut(&self) -> bool {
-        self.state.lock().unanswered >= self.threshold
+        standing
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn three_silences_shut_it_and_one_question_in_a_while_passes() {
-        let ms = Duration::from_millis;
-        let gate = Gate::new(3, ms(500));
-        let start = Instant::now();
-        for _ in 0..3 {
-            assert!(gate.admits(start));
-            gate.unanswered(start);
+fn tell(line: Line) {
+    match line {
+        Line::Began(Standing::Well) => {}
+        Line::Began(Standing::Slow) => {
+            tracing::warn!("the control plane is slow: what needs no permit is decided here");
         }
-        assert!(gate.is_shut());
-        assert!(!gate.admits(start));
-        assert!(!gate.admits(start + ms(499)));
-        assert!(gate.admits(start + ms(500)));
-        assert!(
-            !gate.admits(start + ms(501)),
-            "the try is one, not all that come while it lasts"
-        );
-        gate.unanswered(start + ms(550));
-        assert!(!gate.admits(start + ms(999)));
-        assert!(gate.admits(start + ms(1_000)));
-        gate.answered();
-        assert!(gate.admits(start + ms(1_001)) && gate.admits(start + ms(1_001)));
-    }
-
-    #[test]
-    fn an_answer_in_between_starts_the_count_over() {
-        let gate = Gate::new(3, Duration::from_millis(500));
-        let now = Instant::now();
-        for _ in 0..5 {
-            gate.unanswered(now);
-            gate.unanswered(now);
-            gate.answered();
-        }
-        assert!(!gate.is_shut());
+        Line::Began(Standing::Gone) => tracing::warn!(
+            "the control plane is gone: everything is decided here, permits come from local shares"
+        ),
+        Line::Ended(Ended {
+            lasted,
+            decided,
+            periods,
+        }) => tracing::info!(?lasted, decided, periods, "the control plane decides again"),
     }
 }

@@ -10,7 +10,7 @@ use tidegate_proto::common::v1 as common;
 use tidegate_proto::routing::v1::{DecideResponse, decide_response};
 use tidegate_wire::attempt::id_to_proto;
 use tokio::runtime::Handle;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tonic::{Response, Status};
 
 use crate::abandon::Abandoned;
@@ -66,6 +66,9 @@ impl Drop for Question {
                 answered = timeout(FOLLOW, call) => answered,
                 () = inner.stop.cancelled() => return,
             };
+            if let Ok(Ok(_)) = &answered {
+                inner.gate.answered_late(Instant::now());
+            }
             if let Ok(Ok(response)) = answered
                 && let Some(decide_response::Step::Dispatch(dispatch)) = response.into_inner().step
                 && let Some(attempt) = dispatch.attempt
@@ -101,7 +104,7 @@ impl Inner {
             provider,
             connection,
         };
-        self.permits.release_unused(number, pool);
+        self.permits.release_late(number, pool);
     }
 }
 

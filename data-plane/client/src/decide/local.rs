@@ -5,10 +5,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tidegate_core::classify::{ClassifyContext, classify};
 use tidegate_core::config::Config;
 use tidegate_core::ids::{ConnectionId, Shard};
 use tidegate_core::outcome::Attempt;
+use tidegate_core::pace::LinePace;
 use tidegate_core::permit;
 use tidegate_core::routing::{
     self, AttemptsSoFar, Decision, DecisionTurns, Dispatch as Decided, Input, PermitPolicy,
@@ -36,12 +38,26 @@ pub(super) struct Local<'a> {
     pub(super) view: &'a LocalView,
     pub(super) shadow: &'a Shadow,
     pub(super) permits: &'a Permits,
-    /// Data planes that were live when the control plane was last heard; `None`: no permit is given out here.
-    pub(super) planes: Option<u32>,
+    /// What may be done about permits.
+    pub(super) permits_here: PermitsHere,
+    /// How often a line tells of attempts that are sent without a permit.
+    pub(super) unheld_lines: &'a Mutex<LinePace>,
     pub(super) telemetry: &'a dyn Telemetry,
     pub(super) now: Timestamp,
     pub(super) newest_attempt: u64,
     pub(super) metrics: &'a ClientMetrics,
+}
+
+/// What is done here with an attempt that needs a permit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PermitsHere {
+    /// Its connection is passed over.
+    PassOver,
+    /// As if none had come free: its connection is passed over, and what a quota pool sends goes without.
+    Policy,
+    /// It takes one of this data plane's share, of as many data planes as were live when the control plane was last
+    /// heard; without one, as with [`PermitsHere::Policy`].
+    Shares(u32),
 }
 
 /// What an attempt was given here.
@@ -140,7 +156,8 @@ impl Local<'_> {
                         let sends = dispatch.permit.is_some_and(|demand| {
                             matches!(demand.policy, PermitPolicy::WaitThenSend(_))
                         });
-                        if sends && self.planes.is_some() && unheld.is_none() {
+                        let may_send = self.permits_here != PermitsHere::PassOver;
+                        if sends && may_send && unheld.is_none() {
                             unheld = Some(dispatch);
                         }
                         continue;
@@ -154,7 +171,7 @@ impl Local<'_> {
                 decision @ (Decision::Wait(_) | Decision::Reject(_) | Decision::Plan(_)) => {
                     match unheld.take() {
                         Some(dispatch) => {
-                            self.metrics.local_unheld.inc();
+                            self.goes_unheld(&dispatch);
                             (dispatch, false, true)
                         }
                         None => return (decision, Grants::default(), view.any()),
@@ -199,19 +216,32 @@ impl Local<'_> {
         let Some(demand) = dispatch.permit else {
             return Some(false);
         };
-        if let Some(replaced) = ask.replaces.filter(|_| self.planes.is_some()) {
+        let share = match self.permits_here {
+            PermitsHere::PassOver | PermitsHere::Policy => 0,
+            PermitsHere::Shares(planes) => permit::share(demand.cap, planes),
+        };
+        if let Some(replaced) = ask.replaces.filter(|_| share > 0) {
             self.permits.release(replaced.number);
         }
         let pool = PoolName {
             provider: dispatch.provider.clone(),
             connection: dispatch.connection.clone(),
         };
-        let share = self
-            .planes
-            .map_or(0, |planes| permit::share(demand.cap, planes));
         self.permits
             .take_share(ask.attempt.number, &pool, share)
             .then_some(true)
+    }
+
+    /// A request of a quota pool goes on without a permit.
+    fn goes_unheld(&self, dispatch: &Decided) {
+        self.metrics.local_unheld.inc();
+        if let Some(left_out) = self.unheld_lines.lock().tell(self.now) {
+            tracing::warn!(
+                connection = %dispatch.connection,
+                left_out,
+                "the control plane gave no permit in time; the request goes on without one"
+            );
+        }
     }
 
     fn scene(&self) -> Scene<'_> {

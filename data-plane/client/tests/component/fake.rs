@@ -34,6 +34,8 @@ use super::setting;
 pub(crate) enum Deciding {
     /// Dispatches to this connection.
     To(&'static str),
+    /// The same, after this long.
+    ToAfter(&'static str, Duration),
     /// Never answers.
     Hangs,
     /// Fails at once.
@@ -260,6 +262,10 @@ impl RoutingService for Service {
         let deciding = replica.deciding.lock().clone();
         Ok(Response::new(match deciding {
             Deciding::To(connection) => replica.dispatch(&request, connection, false),
+            Deciding::ToAfter(connection, delay) => {
+                sleep(delay).await;
+                replica.dispatch(&request, connection, false)
+            }
             Deciding::Hangs => std::future::pending().await,
             Deciding::Fails => return Err(Status::unavailable("on demand")),
             Deciding::Refuses => return Err(Status::failed_precondition("on demand")),

@@ -198,26 +198,6 @@ async fn without_a_control_plane_a_share_is_given_out_here() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_silence_of_the_control_plane_gives_out_no_permit_here() {
-    let (setting, replica) = setting(Deciding::Hangs).await;
-    let asking = setting
-        .client
-        .decide(ask(setting.client.next_attempt(), "c/m"));
-    let back = async {
-        sleep(Duration::from_millis(75)).await;
-        *replica.deciding.lock() = Deciding::To("c1");
-    };
-    // The first question has no answer within 50 ms, nor the second; the third has.
-    let (answer, ()) = tokio::join!(asking, back);
-    assert!(!answer.local);
-    assert_eq!(replica.decisions(), 3);
-    // What needs no permit is decided here at the first silence.
-    *replica.deciding.lock() = Deciding::Hangs;
-    assert!(setting.decide("smart").await.local);
-    assert_eq!(replica.decisions(), 4);
-}
-
-#[tokio::test(start_paused = true)]
 async fn what_is_held_at_the_end_is_given_back() {
     let (setting, replica) = setting(Deciding::To("a1")).await;
     let answer = setting.decide("smart").await;

@@ -136,6 +136,7 @@ fn exclusion(exclusion: &Exclusion) -> Value {
 fn recovery(rejection: &Rejection) -> (&'static str, &'static str) {
     match rejection.terminal_reason.as_str() {
         "all_targets_cooling_down" => ("wait", "wait until a target is available again"),
+        "concurrency_cap" => ("wait", "wait until a request that runs has ended"),
         "no_executable_targets" | "model_not_found" => {
             ("switch-combo", "ask for another model or combo")
         }

@@ -20,7 +20,7 @@ pub(crate) fn one_a() -> Selector {
 
 /// The fleet with `cap` requests at once on the only account of provider one.
 async fn capped(cap: u32, strategy: &str, config: &str) -> Result<World> {
-    let world = World::start_with(patient()).await?;
+    let world = World::start().await?;
     let document = world
         .document()
         .replace("{id: one-a,", &format!("{{id: one-a, maxConcurrent: {cap},"))
@@ -34,22 +34,6 @@ async fn capped(cap: u32, strategy: &str, config: &str) -> Result<World> {
         );
     world.fleet.apply(&document).await?;
     Ok(world)
-}
-
-/// A fleet whose decisions may take long: on a busy machine they would be made without the control plane, out of
-/// shares, of which there is one for each data plane.
-pub(crate) fn patient() -> FleetOptions {
-    let limits = [
-        ("TIDEGATE_DECIDE_LIMIT", "5s"),
-        ("TIDEGATE_DECISION_LIMIT", "4s"),
-        ("TIDEGATE_DECISION_STORE_LIMIT", "3s"),
-    ];
-    FleetOptions {
-        env: limits
-            .map(|(name, limit)| (name.to_owned(), limit.to_owned()))
-            .to_vec(),
-        ..FleetOptions::default()
-    }
 }
 
 pub(crate) fn held_at(gate: &Gate) -> Mode {
@@ -149,8 +133,8 @@ async fn a_full_account_is_passed_over_and_named() -> Result<()> {
     reaches(&world, 1).await?;
     // Through the other data plane, in another combo.
     let full = chat(world.data_plane(1)?, "also").await?;
-    assert_eq!(full.status, 404, "{full:?}");
-    assert_eq!(full.json()["error"]["code"], "no_executable_targets");
+    assert_eq!(full.status, 429, "{full:?}");
+    assert_eq!(full.json()["error"]["code"], "concurrency_cap");
     assert!(
         full.json().to_string().contains("concurrency_cap"),
         "{full:?}"
@@ -191,7 +175,7 @@ async fn round_robin_goes_on_when_the_wait_was_in_vain() -> Result<()> {
     let second = chat(world.data_plane(1)?, "also").await?;
     assert!(began.elapsed() >= Duration::from_millis(300));
     // There is no other target.
-    assert_eq!(second.status, 404, "{second:?}");
+    assert_eq!(second.status, 429, "{second:?}");
     assert_eq!(world.one.log().count(&one_a()), 1);
     gate.open();
     assert_eq!(first.answer().await?.status, 200);
@@ -207,7 +191,7 @@ async fn a_stream_holds_its_permit_to_the_end_and_a_client_that_leaves_gives_it_
     for _ in 0..3 {
         tokio::time::sleep(Duration::from_millis(100)).await;
         let full = chat(world.data_plane(1)?, "only").await?;
-        assert_eq!(full.status, 404, "{full:?}");
+        assert_eq!(full.status, 429, "{full:?}");
     }
     drop(body);
     world.one.set(one_a(), Mode::Ok);
@@ -218,7 +202,7 @@ async fn a_stream_holds_its_permit_to_the_end_and_a_client_that_leaves_gives_it_
 #[tokio::test]
 async fn a_retry_on_the_same_account_takes_the_permit_over() -> Result<()> {
     let config = "maxRetries: 1, retryDelayMs: 50, failoverBeforeRetry: false";
-    let world = World::start_with(patient()).await?;
+    let world = World::start().await?;
     let document = world
         .document()
         .replace(
@@ -251,7 +235,7 @@ async fn a_killed_data_planes_permits_come_back() -> Result<()> {
     let killed = Instant::now();
     world.one.set(one_a(), Mode::Ok);
     let full = chat(world.data_plane(1)?, "only").await?;
-    assert_eq!(full.status, 404, "{full:?}");
+    assert_eq!(full.status, 429, "{full:?}");
     serves(&world, 1, Duration::from_secs(45)).await?;
     assert!(killed.elapsed() >= Duration::from_secs(15));
     Ok(())
@@ -265,7 +249,7 @@ async fn a_long_request_keeps_its_permit_past_its_first_end() -> Result<()> {
     let end = Instant::now() + Duration::from_secs(34);
     while Instant::now() < end {
         let full = chat(world.data_plane(1)?, "only").await?;
-        assert_eq!(full.status, 404, "{full:?}");
+        assert_eq!(full.status, 429, "{full:?}");
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
     drop(body);
@@ -317,13 +301,13 @@ async fn without_the_store_each_data_plane_has_its_share() -> Result<()> {
         reaches(&world, count).await?;
     }
     let full = chat(world.data_plane(0)?, "only").await?;
-    assert_eq!(full.status, 404, "{full:?}");
+    assert_eq!(full.status, 429, "{full:?}");
     // Nor without any control plane: what is held counts, whoever gave it out.
     for replica in &world.fleet.control_planes {
         replica.process.kill().await?;
     }
     let full = chat(world.data_plane(0)?, "only").await?;
-    assert_eq!(full.status, 404, "{full:?}");
+    assert_eq!(full.status, 429, "{full:?}");
     gate.open();
     for sent in sent {
         assert_eq!(sent.answer().await?.status, 200);

@@ -7,7 +7,8 @@ use rstest::rstest;
 use tidegate_integration::{World, chat};
 use tidegate_test_support::upstream::{Gate, Mode};
 
-use crate::permits::{held_at, one_a, patient, reaches, send};
+use crate::permits::{held_at, one_a, reaches, send};
+use crate::rotation::patient;
 
 /// Two pools over the same account.
 const POOLS: [&str; 2] = ["qtSd/a/one/m", "qtSd/b/one/m"];

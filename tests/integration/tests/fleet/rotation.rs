@@ -3,15 +3,30 @@
 use anyhow::Result;
 use futures::future::try_join_all;
 use tidegate_integration::{World, chat};
+use tidegate_test_support::FleetOptions;
 use tidegate_test_support::upstream::Selector;
-
-use crate::permits::patient;
 
 const MODELS: [&str; 3] = ["a", "b", "c"];
 /// Blocks of one request for each target.
 const BLOCKS: u64 = 20;
 /// Requests in flight at once.
 const AT_ONCE: usize = 12;
+
+/// A fleet whose decisions may take long: what a busy machine decides without the control plane, or a control plane
+/// without the store, is counted apart, and what quota pools send is then sent without a permit.
+pub(crate) fn patient() -> FleetOptions {
+    let limits = [
+        ("TIDEGATE_DECIDE_LIMIT", "5s"),
+        ("TIDEGATE_DECISION_LIMIT", "4s"),
+        ("TIDEGATE_DECISION_STORE_LIMIT", "3s"),
+    ];
+    FleetOptions {
+        env: limits
+            .map(|(name, limit)| (name.to_owned(), limit.to_owned()))
+            .to_vec(),
+        ..FleetOptions::default()
+    }
+}
 
 async fn world(strategy: &str, config: &str) -> Result<World> {
     // Nothing is decided or counted apart only because the machine is busy.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use serde_json::Value;
-use tidegate_integration::{CLIENT_KEY, LIMIT, chat};
+use tidegate_integration::{Answer, CLIENT_KEY, LIMIT, chat};
 use tidegate_test_support::upstream::{FakeUpstream, Mode, Selector};
 use tidegate_test_support::{
     ClientCall, Process, ProcessBuilder, PythonClients, ReservedPort, ScratchDir, bin_dir,
@@ -25,13 +25,18 @@ struct Standalone {
 
 impl Standalone {
     async fn start() -> Result<Self> {
+        Self::start_with(|document| document).await
+    }
+
+    /// With the document changed.
+    async fn start_with(change: impl FnOnce(String) -> String) -> Result<Self> {
         let folder = ScratchDir::new("standalone")?;
         let (openai, anthropic) = (FakeUpstream::start().await?, FakeUpstream::start().await?);
         std::fs::write(folder.path().join("client.key"), CLIENT_KEY)?;
         std::fs::write(folder.path().join("a.key"), "sk-a")?;
         std::fs::write(folder.path().join("b.key"), "sk-b")?;
         let config = folder.path().join("tidegate.yaml");
-        std::fs::write(&config, document(&openai, &anthropic))?;
+        std::fs::write(&config, change(document(&openai, &anthropic)))?;
         let (http, grpc) = (ReservedPort::reserve()?, ReservedPort::reserve()?);
         let (http_addr, grpc_addr) = (http.addr(), grpc.addr());
         drop((http, grpc));
@@ -108,6 +113,56 @@ async fn official_sdks_work() -> Result<()> {
     let call = ClientCall::new(&base, "claude/m", CLIENT_KEY).modes(["json", "stream"]);
     let run = clients.run("anthropic_messages.py", &call).await?;
     assert!(run.ok, "{run:?}");
+    Ok(())
+}
+
+/// The account `a` runs one request at a time, and nothing else serves the combo `only`.
+fn one_at_a_time(strategy: &str, document: &str) -> String {
+    document
+        .replace("{id: a,", "{id: a, maxConcurrent: 1,")
+        .replace("{id: b,", "{id: b, enabled: false,")
+        .replace(
+            "keys:",
+            &format!(
+                "  - {{name: only, strategy: {strategy}, steps: [one/m], config: {{queueDepth: 100}}}}\nkeys:"
+            ),
+        )
+}
+
+async fn burst(standalone: &Standalone, clients: usize) -> Result<Vec<Answer>> {
+    let latency = Mode::Latency {
+        before: Duration::from_millis(5),
+    };
+    standalone.openai.set(Selector::any(), latency);
+    let sent = (0..clients).map(|_| chat(standalone.http, "only"));
+    futures::future::try_join_all(sent).await
+}
+
+#[tokio::test]
+async fn a_burst_waits_for_an_account_that_runs_one_request_at_a_time() -> Result<()> {
+    let standalone =
+        Standalone::start_with(|document| one_at_a_time("round-robin", &document)).await?;
+    for answer in burst(&standalone, 60).await? {
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+    assert_eq!(standalone.openai.log().most_at_once(&Selector::any()), 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_burst_that_does_not_wait_is_told_when_to_come_back() -> Result<()> {
+    let standalone =
+        Standalone::start_with(|document| one_at_a_time("priority", &document)).await?;
+    let answers = burst(&standalone, 60).await?;
+    let (served, refused): (Vec<_>, Vec<_>) =
+        answers.into_iter().partition(|answer| answer.status == 200);
+    assert!(!served.is_empty());
+    for answer in refused {
+        assert_eq!(answer.status, 429, "{answer:?}");
+        assert_eq!(answer.json()["error"]["code"], "concurrency_cap");
+        assert_eq!(answer.headers["retry-after"], "1");
+    }
+    assert_eq!(standalone.openai.log().most_at_once(&Selector::any()), 1);
     Ok(())
 }
 

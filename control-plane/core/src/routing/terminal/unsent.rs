@@ -8,7 +8,10 @@ use crate::routing::wording::{named, printable};
 use crate::routing::{Exclusion, ExclusionReason, Input, Rejection};
 
 use super::attempted;
-use super::status::whole_seconds;
+use super::status::{error_type, whole_seconds};
+
+/// When a client may come back for an account whose permits are all out: the least that can be said.
+const FULL_RETRY_AFTER_SECS: u64 = 1;
 
 /// The name is neither a combo, nor `provider/model`, nor a listed model.
 pub(in crate::routing) fn unknown_model(name: &str) -> Rejection {
@@ -51,39 +54,54 @@ pub(in crate::routing) fn nothing_dispatched(
     route: &Route<'_>,
     excluded: Exclusions,
 ) -> Rejection {
-    if !excluded.any_timer() {
-        return Rejection {
-            status: 404,
-            code: "no_executable_targets".to_owned(),
-            error_type: "invalid_request_error".to_owned(),
-            message: format!(
-                "no target can be used: {}",
-                named(excluded.list().iter(), |_| true)
-            ),
-            retry_after_secs: None,
-            pass_through: false,
-            terminal_reason: "no_executable_targets".to_owned(),
-            pool_size: route.pool_size(),
-            attempted: attempted(input),
-            excluded: excluded.into_list(),
+    let list = || excluded.list().iter();
+    // Nobody knows when a request ends that runs, so who may come back for one comes back soon.
+    let soon = excluded.any_full().then_some(FULL_RETRY_AFTER_SECS);
+    let (status, code, error_type, message, retry_after_secs) = if excluded.any_timer() {
+        let remaining_ms = excluded
+            .soonest_end()
+            .map_or(0, |end| end.remaining_ms(input.now));
+        let waited_for = |exclusion: &Exclusion| {
+            exclusion.reason.is_timer() || exclusion.reason == ExclusionReason::ConcurrencyCap
         };
-    }
-    let remaining_ms = excluded
-        .soonest_end()
-        .map_or(0, |end| end.remaining_ms(input.now));
+        (
+            503,
+            "all_targets_cooling_down",
+            "service_unavailable",
+            format!(
+                "all targets are cooling down: {}",
+                named(list(), waited_for)
+            ),
+            soon.or_else(|| Some(whole_seconds(remaining_ms))),
+        )
+    } else if excluded.any_full() {
+        (
+            429,
+            "concurrency_cap",
+            error_type(429),
+            format!(
+                "every account that could be used runs as many requests as it may: {}",
+                named(list(), |_| true)
+            ),
+            soon,
+        )
+    } else {
+        (
+            404,
+            "no_executable_targets",
+            "invalid_request_error",
+            format!("no target can be used: {}", named(list(), |_| true)),
+            None,
+        )
+    };
     Rejection {
-        status: 503,
-        code: "all_targets_cooling_down".to_owned(),
-        error_type: "service_unavailable".to_owned(),
-        message: format!(
-            "all targets are cooling down: {}",
-            named(excluded.list().iter(), |exclusion| exclusion
-                .reason
-                .is_timer())
-        ),
-        retry_after_secs: Some(whole_seconds(remaining_ms)),
+        status,
+        code: code.to_owned(),
+        error_type: error_type.to_owned(),
+        message,
+        retry_after_secs,
         pass_through: false,
-        terminal_reason: "all_targets_cooling_down".to_owned(),
+        terminal_reason: code.to_owned(),
         pool_size: route.pool_size(),
         attempted: attempted(input),
         excluded: excluded.into_list(),

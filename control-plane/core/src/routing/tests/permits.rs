@@ -119,7 +119,7 @@ fn a_full_account_is_skipped_and_named() {
 }
 
 #[test]
-fn full_accounts_are_no_timers() {
+fn full_accounts_are_worth_coming_back_for() {
     let mut world = world([Some(1); 2], Strategy::Priority, json!({}), json!({}));
     for connection in ["a", "b"] {
         world
@@ -129,9 +129,44 @@ fn full_accounts_are_no_timers() {
     }
     let rejection = world.reject();
     assert_eq!(
-        (rejection.status, rejection.code.as_str()),
-        (404, "no_executable_targets")
+        (
+            rejection.status,
+            rejection.code.as_str(),
+            rejection.retry_after_secs
+        ),
+        (429, "concurrency_cap", Some(1))
     );
+    assert_eq!(rejection.terminal_reason, "concurrency_cap");
+    assert_eq!(rejection.error_type, "rate_limit_error");
     assert_eq!(rejection.excluded.len(), 2);
+    assert!(rejection.message.contains("concurrency_cap"));
+}
+
+#[test]
+fn one_full_account_among_others_that_never_serve_is_worth_coming_back_for() {
+    let mut world = world([Some(1); 2], Strategy::Priority, json!({}), json!({}));
+    world.view.full.insert(ConnectionId::new("a").unwrap());
+    world
+        .without_credential
+        .insert(ConnectionId::new("b").unwrap());
+    let rejection = world.reject();
+    assert_eq!(rejection.code, "concurrency_cap");
+    assert_eq!(rejection.excluded.len(), 2);
+}
+
+#[test]
+fn a_full_account_is_sooner_free_than_one_that_cools_down() {
+    let mut world = world([Some(1); 2], Strategy::Priority, json!({}), no_waits());
+    world.view.full.insert(ConnectionId::new("a").unwrap());
+    world.connection_state("b", cooling(60_000, Reason::ServerError));
+    let rejection = world.reject();
+    assert_eq!(
+        (
+            rejection.status,
+            rejection.code.as_str(),
+            rejection.retry_after_secs
+        ),
+        (503, "all_targets_cooling_down", Some(1))
+    );
     assert!(rejection.message.contains("concurrency_cap"));
 }

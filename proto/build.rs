@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use prost::Message as _;
 
-const FILES: [&str; 7] = [
+const FILES: [&str; 8] = [
     "tidegate/common/v1/common.proto",
     "tidegate/routing/v1/routing.proto",
+    "tidegate/routing/v1/handoff.proto",
     "tidegate/report/v1/report.proto",
     "tidegate/report/v1/telemetry.proto",
     "tidegate/config/v1/config.proto",
@@ -22,8 +23,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     tonic_prost_build::configure()
         .build_transport(false)
         .bytes(".tidegate.config.v1.HotValue.payload")
-        // These hold secrets: their `Debug` is written by hand and shows none.
+        // These hold secrets or what people said: their `Debug` is written by hand and shows none of it.
         .skip_debug([
+            ".tidegate.routing.v1.HandoffNote",
             ".tidegate.config.v1.Credential",
             ".tidegate.admin.v1.ApplyConfigurationRequest",
         ])

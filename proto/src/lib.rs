@@ -17,6 +17,14 @@ pub mod routing {
     )]
     pub mod v1 {
         tonic::include_proto!("tidegate.routing.v1");
+
+        impl std::fmt::Debug for HandoffNote {
+            fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter
+                    .debug_struct("HandoffNote")
+                    .finish_non_exhaustive()
+            }
+        }
     }
 }
 

@@ -17,6 +17,7 @@
 //! | `permits` | whether a dispatch needs a permit |
 //! | `wait` | waiting for a cooldown instead of failing |
 //! | [`body`], [`intent`] | what a request's body says; what it is about |
+//! | [`relay`] | `context-relay`: what a conversation came to follows it to another account |
 //! | `emergency` | the last resort when money or quota is used up |
 //! | `terminal`, `wording` | the final answer when nothing is left |
 //! | `explain` | all of it laid open for people |
@@ -46,6 +47,7 @@ mod private_view;
 mod progress;
 mod quota;
 mod recent;
+pub mod relay;
 mod reordered;
 mod resolve;
 pub mod strategy;

@@ -185,18 +185,33 @@ impl Checkpoint {
         }
     }
 
+    /// Deletes what is past its end, of the checkpoint and of what else has one.
     async fn sweep(&self) {
-        for _ in 0..MAX_SWEEPS {
-            let delete = self.durable.delete_expired_checkpoint(self.clock.now());
-            match tokio::time::timeout(SAVE_LIMIT, delete).await {
-                Ok(Ok(0)) => return,
-                Ok(Ok(_)) => {}
-                Ok(Err(error)) => {
-                    tracing::warn!(%error, "expired rows of the checkpoint were not deleted");
-                    return;
-                }
-                Err(_elapsed) => return,
+        let durable = &self.durable;
+        sweep("the checkpoint", || {
+            durable.delete_expired_checkpoint(self.clock.now())
+        })
+        .await;
+        sweep("notes of conversations", || {
+            durable.delete_expired_handoffs(self.clock.now())
+        })
+        .await;
+    }
+}
+
+async fn sweep<F: Future<Output = Result<u64, DurableStoreError>>>(
+    what: &'static str,
+    delete: impl Fn() -> F,
+) {
+    for _ in 0..MAX_SWEEPS {
+        match tokio::time::timeout(SAVE_LIMIT, delete()).await {
+            Ok(Ok(0)) => return,
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => {
+                tracing::warn!(%error, what, "expired rows were not deleted");
+                return;
             }
+            Err(_elapsed) => return,
         }
     }
 }

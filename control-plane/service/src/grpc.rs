@@ -3,6 +3,7 @@
 mod admin;
 mod auth;
 pub(crate) mod error;
+mod handoff;
 mod report;
 mod routing;
 pub(crate) mod server;

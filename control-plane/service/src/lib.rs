@@ -12,6 +12,7 @@
 //! | `checkpoint` | writes the hot state to the durable store |
 //! | `config` | the configuration in force, and its replacement |
 //! | `fleet` | what strategies know of the past, gathered from data planes and shared among replicas |
+//! | `handoff` | notes that follow conversations to another account |
 //! | `refresh` | renews access tokens, one replica at a time |
 //! | `admin` | what operators ask and do |
 //! | `schema` | which schema of values may be written |
@@ -28,6 +29,7 @@ mod decide;
 mod fleet;
 mod follow;
 mod grpc;
+mod handoff;
 mod hot;
 mod permits;
 pub mod plane;

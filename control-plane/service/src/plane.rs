@@ -38,6 +38,7 @@ pub use crate::decide::DecisionLimits;
 use crate::fleet::Gatherer;
 use crate::follow::Follower;
 use crate::grpc::server::{Offered, Services, routes, server, show_health};
+use crate::handoff::Handoffs;
 use crate::hot::Hot;
 use crate::permits::{self, Permits};
 use crate::record::history::history;
@@ -201,7 +202,7 @@ impl ControlPlane {
             refresh::Parts {
                 replica: config.replica.clone(),
                 durable: Arc::clone(&durable),
-                sealer,
+                sealer: Arc::clone(&sealer),
                 view: Arc::clone(&view),
                 clock: Arc::clone(&clock),
                 config: Arc::clone(&published),
@@ -251,6 +252,15 @@ impl ControlPlane {
                 clock: Arc::clone(&clock),
                 metrics: Arc::clone(&metrics),
                 live: live.clone(),
+            }),
+            handoffs: Arc::new(Handoffs {
+                hot: Arc::clone(&hot),
+                durable: Arc::clone(&durable),
+                sealer,
+                clock: Arc::clone(&clock),
+                config: Arc::clone(&published),
+                fleet: Arc::clone(&fleet),
+                metrics: Arc::clone(&metrics),
             }),
             admin: Arc::new(Admin {
                 replica: config.replica,

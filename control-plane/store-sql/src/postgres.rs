@@ -9,6 +9,7 @@
 
 mod checkpoint;
 mod configuration;
+mod handoffs;
 mod history;
 mod leadership;
 mod tokens;

@@ -1,5 +1,6 @@
 //! What both adapters do with rows: batches, texts, documents.
 
+pub(crate) mod handoffs;
 mod read;
 pub(crate) mod tokens;
 

@@ -13,6 +13,7 @@
 
 mod checkpoint;
 mod configuration;
+mod handoffs;
 mod history;
 mod leadership;
 mod lock;

@@ -1,4 +1,4 @@
-//! The durable store: configuration, checkpoint of the hot state, history, usage, leadership.
+//! The durable store: configuration, checkpoint of the hot state, history, usage, notes of conversations, leadership.
 //!
 //! **Stance:** fail-closed for configuration and leases (a write that is not certainly committed is an
 //! error), fail-open for everything else (checkpoint, history and usage are retried or dropped and counted;
@@ -6,6 +6,7 @@
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod handoffs;
 mod tokens;
 
 use std::fmt::Debug;
@@ -18,6 +19,7 @@ use tidegate_core::time::Timestamp;
 
 use crate::hot::{Entry, ReportMark};
 
+pub use handoffs::{HandoffStore, MAX_SEALED_HANDOFF_BYTES, SealedHandoff};
 pub use tokens::{
     LeaseAnswer, LeasedToken, RefreshedToken, SaveAnswer, SealedGrant, SealedToken, TokenLease,
     TokenRow, TokenStore,
@@ -165,7 +167,7 @@ pub trait ConfigurationStore {
     ) -> Result<u64, DurableStoreError>;
 }
 
-/// Most rows of each kind that one [`CheckpointStore::delete_expired_checkpoint`] deletes.
+/// Most rows of each kind that one call deletes which deletes what is past its end.
 pub const MAX_DELETE_ROWS: u32 = 10_000;
 
 /// The checkpoint of the hot state.
@@ -279,6 +281,7 @@ pub trait Leadership {
 pub trait DurableStore:
     ConfigurationStore
     + TokenStore
+    + HandoffStore
     + CheckpointStore
     + HistoryStore
     + Leadership

@@ -11,11 +11,12 @@
 //! | rest | cipher text with its 16-byte tag |
 //!
 //! Bound to it as associated data are form, key id, connection and version: a row copied to another connection, or
-//! an old row put back, does not open. A random nonce is safe for 2^32 credentials under one key.
+//! an old row put back, does not open. Notes of conversations are sealed in the same form (`handoff`). A random nonce is safe for 2^32 credentials under one key.
 //!
 //! **Stance:** fail-closed. What does not open exactly is an error that says which of key, form and text is wrong;
 //! none holds any part of a secret or key.
 
+mod handoff;
 mod key;
 
 use std::fmt;
@@ -275,15 +276,18 @@ impl Sealer {
     }
 }
 
-/// The name with its length before it, so that what follows cannot be taken for a part of it.
 fn name_bytes(connection: &ConnectionId) -> Vec<u8> {
-    let name = connection.as_str().as_bytes();
-    // Names are far shorter than 2^64.
-    let mut bytes = u64::try_from(name.len())
+    bytes_with_length(connection.as_str().as_bytes())
+}
+
+/// The bytes with their length before them, so that what follows cannot be taken for a part of them.
+fn bytes_with_length(text: &[u8]) -> Vec<u8> {
+    // Texts are far shorter than 2^64.
+    let mut bytes = u64::try_from(text.len())
         .unwrap_or(u64::MAX)
         .to_be_bytes()
         .to_vec();
-    bytes.extend_from_slice(name);
+    bytes.extend_from_slice(text);
     bytes
 }
 

@@ -38,7 +38,7 @@ use crate::view::LocalView;
 /// The only door of a data plane to the control plane. Clones are handles on the same client.
 #[derive(Clone)]
 pub struct PlaneClient {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
 /// Where a configuration came from.

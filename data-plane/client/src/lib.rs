@@ -6,6 +6,7 @@
 //! | `replicas` | the control plane's replicas and which is asked |
 //! | `watch`, `install`, `view`, `snapshot_file` | configuration and hot state as followed, and what is kept on disk |
 //! | `decide` | a decision: asked for within a limit, or made here |
+//! | `handoff` | notes that follow conversations to another account |
 //! | `shadow` | our own failures that the control plane has not taken yet |
 //! | `report`, `usage`, `telemetry`, `abandon` | what is told to the control plane |
 //! | `clock` | the store's time |
@@ -22,6 +23,7 @@ mod clock;
 mod config;
 mod decide;
 pub mod endpoint;
+mod handoff;
 mod install;
 mod metrics;
 mod permits;
@@ -39,6 +41,7 @@ pub use client::{PlaneClient, PlaneStatus};
 pub use config::{Limits, PlaneClientConfig};
 pub use metrics::ClientMetrics;
 pub use port::{
-    Answer, Ask, Credential, Deadlines, Dispatch, LastFailure, Observation, Snapshot, Step, Usage,
+    Answer, Ask, Credential, Deadlines, Dispatch, LastFailure, Observation, Snapshot, Step,
+    Success, Usage,
 };
 pub use replicas::{MAX_REPLICAS, ReplicaStatus, ReplicasError};

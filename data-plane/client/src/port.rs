@@ -176,6 +176,19 @@ pub enum Observation {
     ToolLimit(ProviderId, u32, Timestamp),
 }
 
+/// A success that may call for a note to whoever goes on with the conversation (`routing.md` §8.4).
+#[derive(Clone, Debug)]
+pub struct Success {
+    /// Provider that served.
+    pub provider: ProviderId,
+    /// Connection that served.
+    pub connection: ConnectionId,
+    /// The upstream's model id.
+    pub model: ModelId,
+    /// What its answer told of quotas.
+    pub quota: Option<QuotaSnapshot>,
+}
+
 /// Tokens of one attempt; a second record of the same attempt changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Usage {

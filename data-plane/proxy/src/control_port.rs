@@ -9,10 +9,11 @@ mod plane_client;
 use std::future::Future;
 use std::sync::Arc;
 
-use tidegate_core::ids::{AttemptId, ProviderId};
+use tidegate_core::ids::{AttemptId, ConnectionId, ProviderId};
 use tidegate_core::outcome::AttemptOutcome;
+use tidegate_core::routing::relay::{HandoffName, Note, Terms};
 use tidegate_core::time::Timestamp;
-use tidegate_plane_client::{Answer, Ask, Observation, Snapshot, Usage};
+use tidegate_plane_client::{Answer, Ask, Observation, Snapshot, Success, Usage};
 
 /// The control plane as one request sees it.
 pub trait ControlPort: Send + Sync + 'static {
@@ -31,6 +32,26 @@ pub trait ControlPort: Send + Sync + 'static {
     fn record_usage(&self, usage: Usage);
     /// Takes what strategies want to know of (decisions 37 and 39).
     fn observe(&self, observation: Observation);
+    /// The note that follows a conversation, and the connection that it was made on; `None` when it is not here as
+    /// soon as a decision would be.
+    fn fetch_handoff(
+        &self,
+        name: &HandoffName,
+    ) -> impl Future<Output = Option<(Note, ConnectionId)>> + Send;
+    /// Whether a note is to be made after a success, and how.
+    fn begin_handoff(
+        &self,
+        name: &HandoffName,
+        success: &Success,
+    ) -> impl Future<Output = Option<Terms>> + Send;
+    /// Hands a note over; whether it is kept.
+    fn save_handoff(
+        &self,
+        name: &HandoffName,
+        note: &Note,
+        made_on: &ConnectionId,
+        expires_at: Timestamp,
+    ) -> impl Future<Output = bool> + Send;
     /// An attempt is not sent; gives back the probe of `provider` that it was granted, if any is known.
     fn abandon(&self, attempt: AttemptId, provider: Option<ProviderId>);
     /// The body of an attempt has ended, or a later attempt took its place: gives back its permit, if it holds one.
@@ -68,6 +89,31 @@ impl<T: ControlPort> ControlPort for Arc<T> {
 
     fn observe(&self, observation: Observation) {
         T::observe(self, observation);
+    }
+
+    fn fetch_handoff(
+        &self,
+        name: &HandoffName,
+    ) -> impl Future<Output = Option<(Note, ConnectionId)>> + Send {
+        T::fetch_handoff(self, name)
+    }
+
+    fn begin_handoff(
+        &self,
+        name: &HandoffName,
+        success: &Success,
+    ) -> impl Future<Output = Option<Terms>> + Send {
+        T::begin_handoff(self, name, success)
+    }
+
+    fn save_handoff(
+        &self,
+        name: &HandoffName,
+        note: &Note,
+        made_on: &ConnectionId,
+        expires_at: Timestamp,
+    ) -> impl Future<Output = bool> + Send {
+        T::save_handoff(self, name, note, made_on, expires_at)
     }
 
     fn abandon(&self, attempt: AttemptId, provider: Option<ProviderId>) {

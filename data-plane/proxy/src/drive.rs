@@ -4,13 +4,16 @@
 //! A request that needs several answers ([`crate::plan`]) is driven part by part, each by a loop of its own.
 //! A failure is asked about raw in the next question and added, classified, to what happened before.
 
+mod remarks;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{CACHE_CONTROL, RETRY_AFTER, WARNING};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
-use tidegate_core::config::{Config, Strategy};
-use tidegate_core::outcome::{Attempt, LocalFault, Outcome};
+use parking_lot::Mutex;
+use tidegate_core::config::Strategy;
+use tidegate_core::outcome::{LocalFault, Outcome};
 use tidegate_core::routing::{
     AttemptsSoFar, Plan, PriorAttempt, Rejection, RequestFacts, WaitKind,
 };
@@ -27,6 +30,7 @@ use crate::observe::{self, Answered, Clock, Failure, Observed};
 use crate::plan;
 use crate::proxy::Shared;
 use crate::refusal::Refusal;
+use crate::relay::{self, Relay, Served};
 use crate::reply::{
     DECISION, EMERGENCY_FALLBACK, ErrorContext, FALLBACK_ATTEMPTS, PROVIDER, REQUEST_ID, ReplyBody,
     TOOLS_TRUNCATED, refuse,
@@ -35,6 +39,7 @@ use crate::request::RequestBody;
 use crate::retries::Spent;
 use crate::sse::Dialect;
 use crate::stream::{StreamBody, Surroundings};
+use remarks::{Remarks, strategy};
 
 /// Most questions asked for one request. Whoever decides has smaller limits of its own; this one is for the case
 /// that it has not.
@@ -82,8 +87,10 @@ pub(crate) async fn drive<C: ControlPort>(
     shared: Arc<Shared<C>>,
     request: Admitted,
     life: Life<C>,
+    relay: Option<Relay>,
 ) -> Response<ReplyBody> {
     let mut drive = Drive::new(shared, request, life);
+    drive.relay = relay;
     let response = drive.run().await;
     let mut response = response.unwrap_or_else(|refusal| drive.refuse(&refusal));
     if drive.request.body.background == Some(true) {
@@ -112,15 +119,10 @@ pub(crate) struct Drive<C: ControlPort> {
     strategy: Option<&'static str>,
     /// What the client is told of the last dispatch besides.
     remarks: Remarks,
-}
-
-/// What a client is told of an attempt that was not quite what it asked for.
-#[derive(Debug, Default)]
-struct Remarks {
-    /// So many of its tools were sent.
-    max_tools: Option<u32>,
-    /// The last resort answered, `provider/model`.
-    emergency: Option<HeaderValue>,
+    /// The note that goes with the conversation, where its combo has one.
+    relay: Option<Relay>,
+    /// The success that a note may be made after.
+    served: Option<Served>,
 }
 
 impl<C: ControlPort> Drive<C> {
@@ -132,6 +134,8 @@ impl<C: ControlPort> Drive<C> {
             last_outcome: None,
             strategy: None,
             remarks: Remarks::default(),
+            relay: None,
+            served: None,
             shared,
             request,
             life: Some(life),
@@ -150,6 +154,13 @@ impl<C: ControlPort> Drive<C> {
             passed: self.request.passed.clone(),
         };
         Ok(Self::new(Arc::clone(&self.shared), request, life))
+    }
+
+    /// A request of ours that is made because of a client's and outlasts it.
+    pub(crate) fn apart(shared: Arc<Shared<C>>, request: Admitted, request_id: String) -> Self {
+        let facts = Arc::clone(&request.facts);
+        let life = Life::apart(Arc::clone(&shared), request_id, request.endpoint, facts);
+        Self::new(shared, request, life)
     }
 
     /// The request itself goes on, to its end, as the last part of its plan.
@@ -185,6 +196,7 @@ impl<C: ControlPort> Drive<C> {
             });
             end = plan::carry_out(self, *plan).await?;
         }
+        self.relay_after(&end);
         match end {
             End::Whole(answer, provider) => {
                 let mut response = whole(answer);
@@ -196,6 +208,17 @@ impl<C: ControlPort> Drive<C> {
             End::Rejected(rejection) => Ok(self.reject(rejection)),
             // Parts are not planned again.
             End::Plan(_) => Err(Refusal::Internal),
+        }
+    }
+
+    /// What the conversation came to may be needed by another account.
+    fn relay_after(&mut self, end: &End) {
+        if matches!(end, End::Whole(..) | End::Stream(..))
+            && let (Some(relay), Some(served)) = (self.relay.take(), self.served.take())
+            && let Some(life) = &self.life
+        {
+            let (request, request_id) = (self.request.clone(), life.request_id.clone());
+            relay::make_after(&self.shared, relay, served, request, request_id);
         }
     }
 
@@ -272,6 +295,16 @@ impl<C: ControlPort> Drive<C> {
             passed,
             ..
         } = &self.request;
+        let connection = &dispatch.attempt.connection;
+        let told = match &mut self.relay {
+            Some(relay) => relay.told(*endpoint, body, connection).await,
+            None => None,
+        };
+        if told.is_some() {
+            self.shared.metrics.handoffs_told.inc();
+        }
+        let body = told.as_ref().unwrap_or(body);
+        let mut served = self.relay.as_ref().map(|_| Served::by(&dispatch));
         let snapshot = self.shared.control.snapshot();
         let order = std::mem::take(&mut dispatch.order);
         Arc::make_mut(&mut self.so_far).follow(order, dispatch.order_version);
@@ -291,8 +324,15 @@ impl<C: ControlPort> Drive<C> {
                 life.sends(dispatch);
                 let (upstream, dialect) = (&self.shared.upstream, Dialect::of(*endpoint));
                 let max_bytes = self.shared.limits.max_answer_bytes;
-                let sees = |headers: &HeaderMap| life.sees(headers);
-                observe::attempt(upstream, prepared.request, dialect, clock, max_bytes, sees).await
+                let quota = Mutex::new(None);
+                let sees = |headers: &HeaderMap| *quota.lock() = life.sees(headers);
+                let observed =
+                    observe::attempt(upstream, prepared.request, dialect, clock, max_bytes, sees)
+                        .await;
+                if let Some(served) = &mut served {
+                    served.success.quota = quota.into_inner();
+                }
+                observed
             }
             Err(fault) => {
                 tracing::warn!(
@@ -307,11 +347,13 @@ impl<C: ControlPort> Drive<C> {
         };
         match observed {
             Observed::Whole(answer) => {
+                self.served = served;
                 life.succeeds();
                 life.uses(answer.tokens);
                 Ok(Some(End::Whole(answer, provider.ok())))
             }
             Observed::Stream(status, headers, stream) => {
+                self.served = served;
                 life.succeeds();
                 let ready = Ready {
                     status,
@@ -452,19 +494,6 @@ impl<C: ControlPort> Drive<C> {
     }
 }
 
-impl Remarks {
-    fn of(dispatch: &Dispatch) -> Self {
-        let Attempt {
-            provider, model, ..
-        } = &dispatch.attempt;
-        let target = || HeaderValue::try_from(format!("{provider}/{model}")).ok();
-        Self {
-            max_tools: dispatch.max_tools,
-            emergency: dispatch.emergency_max_tokens.and_then(|_| target()),
-        }
-    }
-}
-
 /// Which retry budgets are spent.
 fn spent<C: ControlPort>(shared: &Shared<C>, model: &str) -> Spent {
     let Some(snapshot) = shared.control.snapshot() else {
@@ -482,15 +511,6 @@ fn whole(answer: Answered) -> Response<ReplyBody> {
     *response.status_mut() = answer.status;
     *response.headers_mut() = answer.headers;
     response
-}
-
-/// The combo's strategy; of a model that is no combo, the one that chose the account (`routing.md` §5.0).
-fn strategy(config: &Config, model: &str, dispatch: &Dispatch) -> Option<&'static str> {
-    if let Some(entry) = config.combo_for(model) {
-        return Some(entry.combo.strategy.as_str());
-    }
-    let entry = config.provider(&dispatch.attempt.provider)?;
-    Some(entry.provider.account_strategy.strategy().as_str())
 }
 
 fn whole_seconds(wait: Duration) -> u64 {

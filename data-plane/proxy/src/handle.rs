@@ -26,6 +26,7 @@ use crate::metrics::RefusalLabels;
 use crate::models;
 use crate::proxy::{Shared, Surface};
 use crate::refusal::Refusal;
+use crate::relay::Relay;
 use crate::reply::{ErrorContext, REQUEST_ID, ReplyBody, refuse};
 use crate::request::RequestBody;
 
@@ -124,6 +125,7 @@ async fn ask<C: ControlPort>(
     let bytes = read::body(&head.headers, body, &shared.limits).await?;
     let body = RequestBody::parse(bytes, endpoint == Endpoint::Responses)?;
     let facts = Arc::new(facts::of_request(endpoint, &head.headers, key, &body)?);
+    let relay = Relay::begin(shared, endpoint, &head.headers, &facts);
     let life = Life::begin(
         Arc::clone(shared),
         shared.next_request_id(),
@@ -138,7 +140,7 @@ async fn ask<C: ControlPort>(
         body,
         facts,
     };
-    Ok(drive(Arc::clone(shared), admitted, life).await)
+    Ok(drive(Arc::clone(shared), admitted, life, relay).await)
 }
 
 fn check_head(headers: &HeaderMap) -> Result<(), Refusal> {

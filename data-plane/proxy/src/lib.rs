@@ -6,7 +6,8 @@
 //!                                               ├─ upstream   send
 //!                                               ├─ observe    facts of the end
 //!                                               ├─ stream     bytes to the client
-//!                                               └─ plan       several answers for one
+//!                                               ├─ plan       several answers for one
+//!                                               └─ relay      notes for the next account
 //!                                        life: the end, once, whatever happens
 //! ```
 //!
@@ -31,6 +32,7 @@ mod plan;
 mod proxy;
 mod redact;
 mod refusal;
+mod relay;
 mod reply;
 mod request;
 mod retries;

@@ -19,6 +19,7 @@ use http::{HeaderMap, StatusCode};
 use tidegate_core::ids::{AttemptId, ComboName};
 use tidegate_core::outcome::{AttemptOutcome, Outcome};
 use tidegate_core::routing::{RequestFacts, WaitKind};
+use tidegate_core::telemetry::QuotaSnapshot;
 use tidegate_core::telemetry::aggregate::Verdict;
 use tidegate_plane_client::{Answer, Dispatch, LastFailure, Step};
 use tokio::time::Instant;
@@ -128,6 +129,22 @@ impl<C: ControlPort> Life<C> {
         );
         life.is_part = true;
         life.retried.clone_from(&self.retried);
+        life
+    }
+
+    /// The life of a request of ours that is made because of a client's and outlasts it. Its end is no request's end,
+    /// nothing of it is told to the client, and where it is cut off that is a decision of ours.
+    pub(crate) fn apart(
+        shared: Arc<Shared<C>>,
+        request_id: String,
+        endpoint: Endpoint,
+        facts: Arc<RequestFacts>,
+    ) -> Self {
+        let family = Family::default();
+        family.dismiss();
+        let begun = Instant::now();
+        let mut life = Self::new(shared, Arc::new(family), request_id, endpoint, facts, begun);
+        life.is_part = true;
         life
     }
 
@@ -292,11 +309,10 @@ impl<C: ControlPort> Life<C> {
         self.report(report, urgent);
     }
 
-    /// Headers of an answer arrived.
-    pub(crate) fn sees(&self, headers: &HeaderMap) {
-        if let Some(in_flight) = &self.in_flight {
-            in_flight.target.sees(&self.shared.control, headers);
-        }
+    /// Headers of an answer arrived. Gives back what they tell of quotas.
+    pub(crate) fn sees(&self, headers: &HeaderMap) -> Option<QuotaSnapshot> {
+        let in_flight = self.in_flight.as_ref()?;
+        in_flight.target.sees(&self.shared.control, headers)
     }
 
     /// The attempt failed before anything of it reached the client. The report waits for the next decision.

@@ -26,6 +26,8 @@ pub struct Metrics {
     pub(crate) decide_seconds: Histogram,
     pub(crate) streams_open: Gauge,
     pub(crate) connections: Gauge,
+    pub(crate) handoffs: Family<HandoffLabels, Counter>,
+    pub(crate) handoffs_told: Counter,
 }
 
 /// How a request ended for its client.
@@ -109,6 +111,34 @@ pub(crate) struct DecisionLabels {
     pub(crate) by: DecidedBy,
 }
 
+/// What became of making a note.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum HandoffEnd {
+    /// It is kept.
+    Saved,
+    /// It was not asked for, or nobody answered whether it is.
+    NotWanted,
+    /// Too many are being made.
+    Full,
+    /// The conversation says nothing.
+    NothingSaid,
+    /// The model gave no answer.
+    Unanswered,
+    /// Its answer is no summary.
+    Unusable,
+    /// It took too long.
+    Late,
+    /// It could not be handed over, or another one was first.
+    NotKept,
+    /// The data plane ends.
+    Stopped,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct HandoffLabels {
+    pub(crate) end: HandoffEnd,
+}
+
 impl EncodeLabelValue for Endpoint {
     fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), std::fmt::Error> {
         encoder.write_str(self.name())
@@ -146,6 +176,17 @@ label_words!(AttemptEnd {
     Stream => "stream",
     Local => "local",
     ClientAbort => "client_abort",
+});
+label_words!(HandoffEnd {
+    Saved => "saved",
+    NotWanted => "not_wanted",
+    Full => "full",
+    NothingSaid => "nothing_said",
+    Unanswered => "unanswered",
+    Unusable => "unusable",
+    Late => "late",
+    NotKept => "not_kept",
+    Stopped => "stopped",
 });
 label_words!(DecidedStep {
     Dispatch => "dispatch",
@@ -194,6 +235,8 @@ impl Metrics {
             decide_seconds: Histogram::new(exponential_buckets(0.000_1, 2.0, 14)),
             streams_open: Gauge::default(),
             connections: Gauge::default(),
+            handoffs: Family::default(),
+            handoffs_told: Counter::default(),
         };
         metrics.begin_at_zero();
         metrics.name_in(registry.sub_registry_with_prefix("tidegate_dp"));
@@ -215,6 +258,9 @@ impl Metrics {
         }
         for &outcome in AttemptEnd::ALL {
             drop(self.attempts.get_or_create(&AttemptLabels { outcome }));
+        }
+        for &end in HandoffEnd::ALL {
+            drop(self.handoffs.get_or_create(&HandoffLabels { end }));
         }
         for &step in DecidedStep::ALL {
             for &by in DecidedBy::ALL {
@@ -268,6 +314,16 @@ impl Metrics {
             "streams_open",
             "Streams that are being passed on",
             self.streams_open.clone(),
+        );
+        registry.register(
+            "handoffs",
+            "Notes for other accounts by what became of making them",
+            self.handoffs.clone(),
+        );
+        registry.register(
+            "handoffs_told",
+            "Attempts that were told a note",
+            self.handoffs_told.clone(),
         );
         registry.register(
             "connections",

@@ -18,6 +18,8 @@ use crate::control_port::ControlPort;
 use crate::drive::{Drive, End};
 use crate::refusal::Refusal;
 
+pub(crate) use bodies::{Conversation, text};
+
 /// Carries a plan out.
 ///
 /// # Errors

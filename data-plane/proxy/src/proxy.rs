@@ -24,6 +24,9 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Connections at once to listeners of [`Surface::Admin`], which clients must not be able to use up.
 const MAX_ADMIN_CONNECTIONS: usize = 64;
 
+/// Most notes that are made at once.
+const MAX_HANDOFFS: usize = 32;
+
 /// What a listener answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Surface {
@@ -51,6 +54,8 @@ pub(crate) struct Shared<C> {
     pub(crate) registry: Arc<RwLock<Registry>>,
     /// Room for requests that wait for a cooldown.
     pub(crate) waiting: Semaphore,
+    /// Room for notes that are being made.
+    pub(crate) handoffs: Arc<Semaphore>,
     /// How much of what is in flight are retries.
     pub(crate) retries: Arc<Retries>,
     /// Room for client connections.
@@ -91,6 +96,7 @@ impl<C: ControlPort> Proxy<C> {
             control,
             upstream: Upstream::new()?,
             waiting: Semaphore::new(limits.max_waiting.min(Semaphore::MAX_PERMITS)),
+            handoffs: Arc::new(Semaphore::new(MAX_HANDOFFS)),
             retries: Arc::default(),
             connections: Arc::new(Semaphore::new(
                 limits.max_connections.min(Semaphore::MAX_PERMITS),

@@ -6,6 +6,7 @@
 
 pub mod attempt;
 pub mod document;
+pub mod handoff;
 pub mod plan;
 pub mod quota;
 pub mod routing;

@@ -239,16 +239,16 @@ pub struct ComboConfig {
     /// `round-robin`: requests that stay with a target, 1..=1 000; default 3.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sticky_round_robin_limit: Option<u32>,
-    /// `context-relay`: share of a quota from which the conversation is summed up, 0..=1; default 0.85 (no effect yet).
+    /// `context-relay`: share of a quota from which the conversation is summed up, 0..=1; default 0.85.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub handoff_threshold: Option<Finite>,
-    /// `context-relay`: model that sums up; default the one that served (no effect yet).
+    /// `context-relay`: model that sums up; default the one that served.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub handoff_model: Option<String>,
-    /// `context-relay`: providers it is done for; default `codex` (no effect yet).
+    /// `context-relay`: providers it is done for; default `codex`, the only one it acts on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub handoff_providers: Option<Vec<String>>,
-    /// `context-relay`: messages that are summed up, 5..=100; default 30 (no effect yet).
+    /// `context-relay`: messages that are summed up, 5..=100; default 30.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_messages_for_summary: Option<u32>,
     /// `reset-aware`: weight of the session window, at least 0; default 0.35.

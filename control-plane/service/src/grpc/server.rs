@@ -7,6 +7,7 @@ use tidegate_proto::FILE_DESCRIPTOR_SET;
 use tidegate_proto::admin::v1::admin_service_server::AdminServiceServer;
 use tidegate_proto::config::v1::snapshot_service_server::SnapshotServiceServer;
 use tidegate_proto::report::v1::report_service_server::ReportServiceServer;
+use tidegate_proto::routing::v1::handoff_service_server::HandoffServiceServer;
 use tidegate_proto::routing::v1::routing_service_server::RoutingServiceServer;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -18,6 +19,7 @@ use tonic_health::server::HealthReporter;
 
 use crate::admin::Admin;
 use crate::decide::Decider;
+use crate::handoff::Handoffs;
 use crate::plane::Tokens;
 use crate::record::Recorder;
 use crate::telemetry::metrics::Metrics;
@@ -25,6 +27,7 @@ use crate::watch::Watchers;
 
 use super::admin::AdminApi;
 use super::auth::Guard;
+use super::handoff::HandoffApi;
 use super::report::Reports;
 use super::routing::Routing;
 use super::snapshot::Snapshots;
@@ -43,6 +46,8 @@ const MAX_STREAMS: u32 = 4_096;
 const MAX_HEADER_LIST: u32 = 16 * 1024;
 /// Largest request of data planes: 256 reports with bodies of 8 KiB, or 200 prior attempts.
 const MAX_REQUEST: usize = 8 * 1024 * 1024;
+/// Largest request about a note: its bounds in characters of four bytes, twice over.
+const MAX_HANDOFF: usize = 128 * 1024;
 /// Largest configuration, in bytes.
 const MAX_CONFIGURATION: usize = 128 * 1024 * 1024;
 
@@ -53,6 +58,7 @@ pub(crate) struct Services {
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) watchers: Arc<Watchers>,
     pub(crate) admin: Arc<Admin>,
+    pub(crate) handoffs: Arc<Handoffs>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) tasks: TaskTracker,
     pub(crate) drain: CancellationToken,
@@ -73,6 +79,7 @@ impl Offered {
         match self {
             Self::Everything => &[
                 "tidegate.routing.v1.RoutingService",
+                "tidegate.routing.v1.HandoffService",
                 "tidegate.report.v1.ReportService",
                 "tidegate.config.v1.SnapshotService",
                 "tidegate.admin.v1.AdminService",
@@ -134,8 +141,13 @@ fn add_data_plane_services(routes: &mut RoutesBuilder, services: &Services, toke
     })
     .max_decoding_message_size(MAX_REQUEST)
     .max_encoding_message_size(MAX_CONFIGURATION);
+    let handoffs = HandoffServiceServer::new(HandoffApi {
+        handoffs: Arc::clone(&services.handoffs),
+    })
+    .max_decoding_message_size(MAX_HANDOFF);
     routes
         .add_service(InterceptedService::new(routing, plane.clone()))
+        .add_service(InterceptedService::new(handoffs, plane.clone()))
         .add_service(InterceptedService::new(reports, plane.clone()))
         .add_service(InterceptedService::new(snapshots, plane));
 }

@@ -11,6 +11,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
 use super::fleet_metrics::FleetMetrics;
+use super::handoff_metrics::HandoffMetrics;
 
 /// Labels from a closed list, each with its word.
 macro_rules! labels {
@@ -195,6 +196,8 @@ pub(crate) struct Metrics {
     token_refreshes: Family<TokenLabel, Counter>,
     /// What is gathered for strategies.
     pub(crate) fleet: FleetMetrics,
+    /// Notes that follow conversations.
+    pub(crate) handoffs: HandoffMetrics,
     /// Compare-and-sets that were refused for a conflict.
     pub(crate) write_conflicts: Counter,
     /// Shards that were read whole after a doubt.
@@ -236,6 +239,7 @@ impl Metrics {
             dropped: Family::default(),
             token_refreshes: Family::default(),
             fleet: FleetMetrics::default(),
+            handoffs: HandoffMetrics::default(),
             write_conflicts: Counter::<u64, AtomicU64>::default(),
             shard_readings: Counter::default(),
             restores: Counter::default(),
@@ -354,6 +358,7 @@ impl Metrics {
             self.clock_steps.clone(),
         );
         self.fleet.register(registry);
+        self.handoffs.register(registry);
     }
 
     /// Zero is visible from the start.

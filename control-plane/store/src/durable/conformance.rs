@@ -10,6 +10,7 @@
 
 mod checkpoint;
 mod configuration;
+mod handoffs;
 mod history;
 mod samples;
 mod tokens;
@@ -25,6 +26,7 @@ use super::DurableStore;
 
 pub use checkpoint::*;
 pub use configuration::*;
+pub use handoffs::*;
 pub use history::*;
 pub use tokens::*;
 
@@ -103,6 +105,11 @@ macro_rules! durable_conformance {
             a_document_does_not_put_renewed_secrets_back
             failed_renewals_are_kept_until_forgotten
             new_secrets_begin_anew
+            a_note_comes_back_as_it_was
+            a_note_that_stands_is_not_replaced
+            of_concurrent_notes_one_is_saved
+            notes_past_their_end_are_deleted
+            a_note_beyond_its_bound_is_refused
             a_claim_is_confirmed_and_given_back
             the_store_answers_a_ping
         }

@@ -1,5 +1,7 @@
 use secrecy::{ExposeSecret as _, SecretString};
-use tidegate_core::ids::ConnectionId;
+use tidegate_core::ids::{ComboName, ConnectionId};
+use tidegate_core::routing::relay::{HandoffName, SessionDigest};
+use tidegate_core::time::Timestamp;
 
 use super::{KeyError, MAX_SECRET_BYTES, SealError, Sealer, SealingKey, TokenKind};
 use crate::durable::SealedCredential;
@@ -248,4 +250,33 @@ fn a_token_opens_only_as_what_it_was_sealed_as() {
     ];
     assert!(fingerprints[0] != fingerprints[1] && fingerprints[1] != fingerprints[2]);
     assert!(!format!("{sealed:?}").contains("sealed:"));
+}
+
+#[test]
+fn a_note_opens_only_where_it_was_put() {
+    let name = HandoffName {
+        session: SessionDigest([7; 32]),
+        combo: ComboName::new("talk").unwrap(),
+    };
+    let note = SecretString::from("what was said");
+    let end = Timestamp(1_800_000_000_000);
+    let sealed = sealer()
+        .seal_handoff(name, connection("c"), end, &note)
+        .unwrap();
+    let opened = sealer().open_handoff(&sealed).unwrap();
+    assert_eq!(opened.expose_secret(), "what was said");
+    assert!(!sealed.sealed.windows(8).any(|bytes| bytes == b"what was"));
+    let mut elsewhere = [(); 4].map(|()| sealed.clone());
+    elsewhere[0].name.session = SessionDigest([8; 32]);
+    elsewhere[1].name.combo = ComboName::new("walk").unwrap();
+    elsewhere[2].connection = connection("d");
+    elsewhere[3].expires_at = end.plus_ms(1);
+    for moved in elsewhere {
+        let outcome = sealer().open_handoff(&moved).map(drop);
+        assert_eq!(outcome, Err(SealError::Changed));
+    }
+    let other = sealer_of(&KEY_HEX.replace("1f", "2f"))
+        .open_handoff(&sealed)
+        .map(drop);
+    assert_eq!(other, Err(SealError::WrongKey));
 }

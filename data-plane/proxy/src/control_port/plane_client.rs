@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use tidegate_core::ids::{AttemptId, ProviderId};
+use tidegate_core::ids::{AttemptId, ConnectionId, ProviderId};
 use tidegate_core::outcome::AttemptOutcome;
+use tidegate_core::routing::relay::{HandoffName, Note, Terms};
 use tidegate_core::time::Timestamp;
-use tidegate_plane_client::{Answer, Ask, Observation, PlaneClient, Snapshot, Usage};
+use tidegate_plane_client::{Answer, Ask, Observation, PlaneClient, Snapshot, Success, Usage};
 
 use super::ControlPort;
 
@@ -36,6 +37,24 @@ impl ControlPort for PlaneClient {
 
     fn observe(&self, observation: Observation) {
         Self::observe(self, observation);
+    }
+
+    async fn fetch_handoff(&self, name: &HandoffName) -> Option<(Note, ConnectionId)> {
+        Self::fetch_handoff(self, name).await
+    }
+
+    async fn begin_handoff(&self, name: &HandoffName, success: &Success) -> Option<Terms> {
+        Self::begin_handoff(self, name, success).await
+    }
+
+    async fn save_handoff(
+        &self,
+        name: &HandoffName,
+        note: &Note,
+        made_on: &ConnectionId,
+        expires_at: Timestamp,
+    ) -> bool {
+        Self::save_handoff(self, name, note, made_on, expires_at).await
     }
 
     fn abandon(&self, attempt: AttemptId, provider: Option<ProviderId>) {

@@ -7,7 +7,7 @@ use tidegate_core::ids::{ComboName, ConnectionId, ModelId, ProviderId};
 use tidegate_core::outcome::Outcome;
 use tidegate_core::routing::{RequestFacts, resolve};
 use tidegate_core::telemetry::aggregate::{End, Verdict};
-use tidegate_core::telemetry::quota;
+use tidegate_core::telemetry::{QuotaSnapshot, quota};
 use tidegate_core::time::Timestamp;
 use tidegate_core::tool_limit::learn_tool_limit;
 use tidegate_plane_client::{Dispatch, Observation};
@@ -92,9 +92,13 @@ impl Target {
     }
 
     /// Reads quotas off the headers of an answer.
-    pub(super) fn sees(&self, control: &impl ControlPort, headers: &HeaderMap) {
+    pub(super) fn sees(
+        &self,
+        control: &impl ControlPort,
+        headers: &HeaderMap,
+    ) -> Option<QuotaSnapshot> {
         if self.synthetic {
-            return;
+            return None;
         }
         let told = headers.iter().filter_map(|(name, value)| {
             let name = name.as_str();
@@ -104,9 +108,10 @@ impl Target {
                 .flatten()
                 .map(|value| (name, value))
         });
-        if let Some(snapshot) = quota::of_headers(told, control.now()) {
-            control.observe(Observation::Quota(self.connection.clone(), snapshot));
-        }
+        let snapshot = quota::of_headers(told, control.now())?;
+        let connection = self.connection.clone();
+        control.observe(Observation::Quota(connection, snapshot.clone()));
+        Some(snapshot)
     }
 }
 

@@ -17,6 +17,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
+use tidegate_core::routing::relay;
 
 use crate::endpoint::Endpoint;
 use crate::refusal::Refusal;
@@ -95,6 +96,12 @@ impl Conversation {
             Endpoint::Embeddings => {}
         }
         Ok(self)
+    }
+
+    /// Its last turns as one text (`routing.md` §8.4); `None` when they say nothing.
+    pub(crate) fn transcript(&self, max_messages: u32) -> Option<String> {
+        let turns: Vec<&str> = self.turns.iter().map(|turn| turn.get()).collect();
+        relay::transcript(&turns, max_messages)
     }
 
     /// With nothing but this as what the user says, and what belongs to the client's own conversation left out.

@@ -46,6 +46,8 @@ pub(crate) struct Options {
     pub(crate) waits: bool,
     /// There are combos that ask several models, and the model `j` of each provider.
     pub(crate) plans: bool,
+    /// There is a provider `codex` with two accounts at the upstream of `one`, and `talk`, which hands conversations over.
+    pub(crate) relay: bool,
     /// Members of the combo beside `maxRetries`.
     pub(crate) combo: Value,
     /// Settings beside those about waits.
@@ -62,6 +64,7 @@ impl Default for Options {
             keys: true,
             waits: false,
             plans: false,
+            relay: false,
             combo: json!({}),
             settings: json!({}),
             tool_limit: None,
@@ -161,7 +164,7 @@ fn document([one, two, ant]: [&FakeUpstream; 3], options: &Options) -> Document 
         }),
         &options.settings,
     );
-    serde_json::from_value(json!({
+    let mut document = json!({
         "providers": [
             provider("one", "openai", one),
             provider("two", "openai", two),
@@ -171,8 +174,24 @@ fn document([one, two, ant]: [&FakeUpstream; 3], options: &Options) -> Document 
         "combos": combos(&combo, options.plans),
         "keys": keys,
         "settings": settings,
-    }))
-    .unwrap()
+    });
+    if options.relay {
+        add(&mut document["providers"], provider("codex", "openai", one));
+        for id in ["codex-a", "codex-b"] {
+            add(
+                &mut document["connections"],
+                json!({"id": id, "provider": "codex", "disableCooling": true}),
+            );
+        }
+        let talk = json!({"name": "talk", "strategy": "context-relay", "steps": ["codex/m"],
+            "config": {"maxRetries": 0}});
+        add(&mut document["combos"], talk);
+    }
+    serde_json::from_value(document).unwrap()
+}
+
+fn add(list: &mut Value, entry: Value) {
+    list.as_array_mut().unwrap().push(entry);
 }
 
 fn combos(duo: &Value, plans: bool) -> Value {

@@ -11,6 +11,7 @@ use tidegate_core::classify::{ClassifyContext, classify};
 use tidegate_core::config::{Config, Document};
 use tidegate_core::ids::{AttemptId, ConnectionId, ModelId, PlaneIncarnation, ProviderId, Shard};
 use tidegate_core::outcome::{Attempt, AttemptOutcome};
+use tidegate_core::routing::relay::{HandoffName, Note, Served, Standing, Terms, wanted};
 use tidegate_core::routing::{
     self, AttemptsSoFar, Counters, Decision, DecisionTurns, Input, PriorAttempt, View,
 };
@@ -21,7 +22,7 @@ use tidegate_core::telemetry::NoTelemetry;
 use tidegate_core::time::Timestamp;
 use tidegate_core::version::Version;
 use tidegate_plane_client::{
-    Answer, Ask, Credential, Deadlines, Dispatch, Observation, Snapshot, Step, Usage,
+    Answer, Ask, Credential, Deadlines, Dispatch, Observation, Snapshot, Step, Success, Usage,
 };
 use tidegate_proxy::ControlPort;
 
@@ -31,6 +32,8 @@ pub(crate) struct FakeControl {
     pub(crate) deadlines: Deadlines,
     hot: Mutex<Hot>,
     heard: Mutex<Heard>,
+    /// Notes; `None` for one that is being made.
+    handoffs: Mutex<BTreeMap<HandoffName, Option<(Note, ConnectionId)>>>,
     attempts: AtomicU64,
     /// Decisions take for ever.
     pub(crate) silent: AtomicBool,
@@ -121,6 +124,7 @@ impl FakeControl {
             deadlines,
             hot: Mutex::default(),
             heard: Mutex::default(),
+            handoffs: Mutex::default(),
             attempts: AtomicU64::new(0),
             silent: AtomicBool::new(false),
             panics: AtomicBool::new(false),
@@ -304,6 +308,42 @@ impl ControlPort for FakeControl {
 
     fn observe(&self, observation: Observation) {
         self.heard.lock().observed.push(observation);
+    }
+
+    async fn fetch_handoff(&self, name: &HandoffName) -> Option<(Note, ConnectionId)> {
+        self.handoffs.lock().get(name).cloned()?
+    }
+
+    async fn begin_handoff(&self, name: &HandoffName, success: &Success) -> Option<Terms> {
+        let config = &self.snapshot.as_ref().unwrap().config;
+        let route = routing::resolve(config, name.combo.as_str()).unwrap();
+        let served = Served {
+            provider: &success.provider,
+            model: &success.model,
+            quota: success.quota.as_ref(),
+        };
+        let terms = wanted(&route, served, self.now()).ok()?;
+        let mut handoffs = self.handoffs.lock();
+        let standing = match handoffs.get(name) {
+            None => Standing::Nothing,
+            Some(None) => Standing::Running,
+            Some(Some(_)) => Standing::Active,
+        };
+        let terms = terms.unless(standing).ok()?;
+        handoffs.insert(name.clone(), None);
+        Some(terms)
+    }
+
+    async fn save_handoff(
+        &self,
+        name: &HandoffName,
+        note: &Note,
+        made_on: &ConnectionId,
+        _expires_at: Timestamp,
+    ) -> bool {
+        let note = (note.clone(), made_on.clone());
+        self.handoffs.lock().insert(name.clone(), Some(note));
+        true
     }
 
     fn abandon(&self, attempt: AttemptId, _provider: Option<ProviderId>) {

@@ -25,6 +25,8 @@ mod permits;
 #[cfg(test)]
 mod plans;
 #[cfg(test)]
+mod relay;
+#[cfg(test)]
 mod streams;
 #[cfg(test)]
 mod telemetry;

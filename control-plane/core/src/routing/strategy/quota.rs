@@ -15,7 +15,7 @@ use super::score::ROUNDING;
 use super::{Candidate, Question};
 
 /// Length of the session window.
-pub(super) const SESSION_MS: u64 = 5 * 3_600_000;
+pub(in crate::routing) const SESSION_MS: u64 = 5 * 3_600_000;
 /// Length of the weekly window.
 pub(super) const WEEKLY_MS: u64 = 7 * 86_400_000;
 /// Length of the monthly window.

@@ -140,9 +140,9 @@ impl<C: ControlPort> Life<C> {
         endpoint: Endpoint,
         facts: Arc<RequestFacts>,
     ) -> Self {
-        let family = Family::default();
-        family.dismiss();
         let begun = Instant::now();
+        let family = Family::new(begun);
+        family.dismiss();
         let mut life = Self::new(shared, Arc::new(family), request_id, endpoint, facts, begun);
         life.is_part = true;
         life

@@ -10,7 +10,8 @@ use tidegate_integration::{CLIENT_KEY, LIMIT, World, send};
 use tidegate_test_support::eventually;
 use tidegate_test_support::upstream::{FakeUpstream, Gate, Reply, Selector};
 
-use crate::permits::{held_at, patient};
+use crate::permits::held_at;
+use crate::rotation::patient;
 
 const OTHER_KEY: &str = "tg-other-key";
 const NOTE: &str = "they sail to the west";

@@ -212,6 +212,7 @@ mod tests {
             min_panel: 2,
             straggler_grace_ms: 1,
             panel_hard_timeout_ms: 1,
+            pool_size: 3,
         });
         for (seat, held) in [(2, 64), (0, 0), (1, 0)] {
             let answer = PartAnswer {

@@ -18,6 +18,8 @@ mod overrides;
 mod patch;
 mod per_model_quota;
 mod policy;
+mod renamed;
+mod request_queue;
 mod routing;
 mod stored;
 mod strict;
@@ -34,6 +36,7 @@ pub use gate::{GateClassSettings, ProviderCooldownSettings};
 pub use leases::LeaseSettings;
 pub use members::MAX_COOLDOWN_WAIT_MS;
 pub use overrides::{BreakerOverrides, GateClassOverrides, GateOverrides, Overrides};
+pub use request_queue::RequestQueueSettings;
 pub use routing::{EmergencyFallbackSettings, QuotaPreflightSettings, RetryBudgetSettings};
 pub use stored::StoredReading;
 pub use token_refresh::TokenRefreshSettings;
@@ -110,6 +113,15 @@ pub struct Settings {
     pub streams: StreamSettings,
     /// Renewal of access tokens (`failure-state.md` §3.9).
     pub token_refresh: TokenRefreshSettings,
+    /// What may wait, how fast requests follow each other, how long they take (`sessions-and-streams.md` §3.2).
+    pub request_queue: RequestQueueSettings,
+    /// How long a session is sent where it went before; 0 = not at all (no effect yet).
+    pub session_affinity_ttl_ms: u64,
+    /// A session is also known by members of the body, where no header names it. Clients that begin alike may then
+    /// share one (no effect yet).
+    pub session_affinity_body_keys: bool,
+    /// Exclusive leases (decisions 41 and 42).
+    pub leases: LeaseSettings,
 }
 
 /// `providerBreaker`.

@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::ids::AttemptId;
-use crate::permit::{self, Asker, Pool};
+use crate::permit::{self, Asker, MAX_PERMITS, Pool};
 use crate::time::Timestamp;
 
 /// Levels are counted in parts of a request so that a ms of refill is whole: one part for each request a minute.
@@ -20,7 +20,7 @@ pub struct PaceLimits {
     pub per_minute: Option<u32>,
     /// From one request to the next, in ms.
     pub apart_ms: u64,
-    /// Requests at once.
+    /// Requests at once, at most [`MAX_PERMITS`].
     pub concurrent: Option<u32>,
 }
 
@@ -85,9 +85,13 @@ impl Pace {
             return Admitted::NotBefore(ready);
         }
         if let Some(cap) = limits.concurrent
-            && !self
-                .running
-                .acquire(attempt, None, cap.max(1), Asker::Newcomer, now)
+            && !self.running.acquire(
+                attempt,
+                None,
+                cap.clamp(1, MAX_PERMITS),
+                Asker::Newcomer,
+                now,
+            )
         {
             return Admitted::Full;
         }

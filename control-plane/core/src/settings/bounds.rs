@@ -35,6 +35,7 @@ pub(super) fn conflicts(settings: &Settings, found: &mut Violations) {
     }
     settings.provider_cooldown.conflicts(found);
     settings.token_refresh.conflicts(found);
+    settings.leases.conflicts(found);
     daily_reset(&settings.daily_reset, found);
     error_rules::error_rules(settings, found);
     routing::conflicts(settings, found);
@@ -88,6 +89,7 @@ pub(super) fn reconcile(settings: &mut Settings, warnings: &mut Violations) {
     lockout.max_cooldown_ms = lockout.max_cooldown_ms.max(lockout.base_cooldown_ms);
     settings.provider_cooldown.reconcile();
     settings.token_refresh.reconcile();
+    settings.leases.reconcile();
 }
 
 fn failure_threshold(class: ProviderClass, breaker: &BreakerClassSettings) -> u32 {

@@ -2,20 +2,33 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::Violations;
+
+use super::members::{Bounds, Member};
+
+/// Members of `leases`.
+pub(super) const MEMBERS: &[Member] = &[
+    Member::whole("horizonMs", Bounds::same(3_000, 300_000)),
+    // A third of the shortest horizon is more than the least, so that a guard that fits can always be found.
+    Member::whole("guardMs", Bounds::same(100, 100_000)),
+    Member::whole("drainMs", Bounds::same(0, 3_600_000)),
+    Member::flag("reservePool"),
+];
+
 /// `leases`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LeaseSettings {
-    /// How long a data plane may use a leased connection without asking again.
+    /// How long a data plane may use a leased connection without asking again (no effect yet).
     pub horizon_ms: u64,
     /// How long before the end of lease or horizon nothing is started any more, and how long after a horizon its
     /// connection is not given to others; at most a third of `horizonMs`. A data plane that stands still for longer may
-    /// overlap with the next owner.
+    /// overlap with the next owner (no effect yet).
     pub guard_ms: u64,
-    /// How long what is in flight when its lease ends may go on; 0 = not at all.
+    /// How long what is in flight when its lease ends may go on; 0 = not at all (no effect yet).
     pub drain_ms: u64,
-    /// Requests without a lease never use a connection that some key may lease, leased or not.
+    /// Requests without a lease never use a connection that some key may lease, leased or not (no effect yet).
     pub reserve_pool: bool,
 }
 
@@ -27,5 +40,27 @@ impl Default for LeaseSettings {
             drain_ms: 30_000,
             reserve_pool: false,
         }
+    }
+}
+
+impl LeaseSettings {
+    /// Adds what does not fit together.
+    pub(super) fn conflicts(&self, found: &mut Violations) {
+        let (guard, longest) = (self.guard_ms, self.longest_guard_ms());
+        if guard > longest {
+            found.push(
+                "leases.guardMs",
+                format!("must be at most a third of horizonMs ({longest}), is {guard}"),
+            );
+        }
+    }
+
+    /// Makes it fit.
+    pub(super) fn reconcile(&mut self) {
+        self.guard_ms = self.guard_ms.min(self.longest_guard_ms());
+    }
+
+    fn longest_guard_ms(&self) -> u64 {
+        self.horizon_ms / 3
     }
 }

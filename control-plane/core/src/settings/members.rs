@@ -6,7 +6,9 @@
 //! documentation all walk it, so a bound stands in one place. Tests hold it against the types: no member may
 //! be missing on either side.
 
-use super::{error_rules, gate, routing, token_refresh};
+use crate::affinity::MAX_AFFINITY_TTL_MS;
+
+use super::{error_rules, gate, leases, request_queue, routing, token_refresh};
 
 /// A member and what may stand there.
 #[derive(Clone, Copy, Debug)]
@@ -156,6 +158,10 @@ pub(super) const SECTIONS: &[Member] = &[
     Member::entries("comboProviderOverrides"),
     Member::members("streams", STREAMS),
     Member::members("tokenRefresh", token_refresh::MEMBERS),
+    Member::members("requestQueue", request_queue::MEMBERS),
+    Member::whole("sessionAffinityTtlMs", Bounds::same(0, MAX_AFFINITY_TTL_MS)),
+    Member::flag("sessionAffinityBodyKeys"),
+    Member::members("leases", leases::MEMBERS),
 ];
 
 const BREAKER: &[Member] = &[

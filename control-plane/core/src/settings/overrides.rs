@@ -1,4 +1,4 @@
-//! The environment's say in the numbers of breaker and gate (`failure-state.md` §1.1, §2): above what is built in, below
+//! The environment's say in some numbers (`failure-state.md` §1.1, §2, `sessions-and-streams.md` §3.3): above what is built in, below
 //! what the document says.
 //!
 //! The environment is an argument here, since the rules read nothing themselves. A value that is not a
@@ -9,11 +9,14 @@ use super::ProviderClass;
 use super::gate::{FAILURES, FIRST_RETRY_MS, LONGEST_RETRY_MS, SPAN_MS};
 use super::members::{Bounds, RESET_TIMEOUT_MS, THRESHOLD};
 use super::number::truncated_text;
+use super::request_queue::{MAX_QUEUE_DEPTH, MAX_WAIT_MS};
 
 const CIRCUIT_BREAKER: &str = "OMNIROUTE_CIRCUIT_BREAKER_";
 const PROVIDER_BREAKER: &str = "OMNIROUTE_PROVIDER_BREAKER_";
 const PROVIDER_COOLDOWN: &str = "PROVIDER_COOLDOWN_";
 const EMERGENCY_FALLBACK: &str = "OMNIROUTE_EMERGENCY_FALLBACK";
+const RATE_LIMIT_MAX_WAIT_MS: &str = "RATE_LIMIT_MAX_WAIT_MS";
+const RATE_LIMIT_MAX_QUEUE_DEPTH: &str = "RATE_LIMIT_MAX_QUEUE_DEPTH";
 const MULTIPLIER: Bounds = Bounds::same(1, 1_000);
 const CYCLES: Bounds = Bounds::same(0, 1_000);
 
@@ -28,6 +31,8 @@ pub struct Overrides {
     gate_apikey: GateClassOverrides,
     gate_local: GateClassOverrides,
     emergency_fallback: Option<bool>,
+    max_wait_ms: Option<u64>,
+    max_queue_depth: Option<u64>,
 }
 
 /// What the environment overrides of the cooldown gate for every class. `None` leaves what is built in.
@@ -115,6 +120,18 @@ impl Overrides {
         self.emergency_fallback
     }
 
+    /// `RATE_LIMIT_MAX_WAIT_MS`: from 1 ms.
+    #[must_use]
+    pub fn max_wait_ms(&self) -> Option<u64> {
+        self.max_wait_ms
+    }
+
+    /// `RATE_LIMIT_MAX_QUEUE_DEPTH`.
+    #[must_use]
+    pub fn max_queue_depth(&self) -> Option<u64> {
+        self.max_queue_depth
+    }
+
     /// The variable that decides a member of the settings, when one does.
     pub(super) fn variable_of(&self, path: &[&str]) -> Option<String> {
         match *path {
@@ -122,6 +139,14 @@ impl Overrides {
                 .emergency_fallback
                 .is_some()
                 .then(|| EMERGENCY_FALLBACK.to_owned()),
+            ["requestQueue", "maxWaitMs"] => self
+                .max_wait_ms
+                .is_some()
+                .then(|| RATE_LIMIT_MAX_WAIT_MS.to_owned()),
+            ["requestQueue", "maxQueueDepth"] => self
+                .max_queue_depth
+                .is_some()
+                .then(|| RATE_LIMIT_MAX_QUEUE_DEPTH.to_owned()),
             ["providerBreaker", class, member] => self.variable_of_breaker(class, member),
             ["providerCooldown", class, member] => self.variable_of_gate(class, member),
             ["providerCooldown", member] => {
@@ -186,11 +211,15 @@ impl Overrides {
         }
         let number = parse_number(value);
         let positive = number.filter(|number| *number > 0);
-        if let Some((class, member)) = class_member(name, CIRCUIT_BREAKER) {
+        if name == RATE_LIMIT_MAX_WAIT_MS {
+            self.max_wait_ms = within_u64(positive, MAX_WAIT_MS);
+        } else if name == RATE_LIMIT_MAX_QUEUE_DEPTH {
+            self.max_queue_depth = within_u64(number, MAX_QUEUE_DEPTH);
+        } else if let Some((class, member)) = class_member(name, CIRCUIT_BREAKER) {
             let class = self.breaker_mut(class);
             match member {
-                "THRESHOLD" => class.failure_threshold = within(positive, THRESHOLD),
-                "RESET_MS" => class.reset_timeout_ms = within_ms(positive, RESET_TIMEOUT_MS),
+                "THRESHOLD" => class.failure_threshold = within_u32(positive, THRESHOLD),
+                "RESET_MS" => class.reset_timeout_ms = within_u64(positive, RESET_TIMEOUT_MS),
                 _ => {}
             }
         } else if let Some((class, member)) = class_member(name, PROVIDER_BREAKER) {
@@ -199,8 +228,8 @@ impl Overrides {
             let gate = &mut self.gate;
             match member {
                 "ENABLED" => gate.enabled = Some(is_switched_on(value)),
-                "MIN_MS" => gate.min_retry_cooldown_ms = within_ms(number, FIRST_RETRY_MS),
-                "MAX_MS" => gate.max_retry_cooldown_ms = within_ms(number, LONGEST_RETRY_MS),
+                "MIN_MS" => gate.min_retry_cooldown_ms = within_u64(number, FIRST_RETRY_MS),
+                "MAX_MS" => gate.max_retry_cooldown_ms = within_u64(number, LONGEST_RETRY_MS),
                 _ => {}
             }
         }
@@ -215,9 +244,9 @@ impl Overrides {
             ProviderClass::Local => &mut self.gate_local,
         };
         match member {
-            "FAILURE_THRESHOLD" => gate.failure_threshold = within(positive, FAILURES),
-            "FAILURE_WINDOW_MS" => gate.failure_window_ms = within_ms(positive, SPAN_MS),
-            "COOLDOWN_MS" => gate.cooldown_ms = within_ms(positive, SPAN_MS),
+            "FAILURE_THRESHOLD" => gate.failure_threshold = within_u32(positive, FAILURES),
+            "FAILURE_WINDOW_MS" => gate.failure_window_ms = within_u64(positive, SPAN_MS),
+            "COOLDOWN_MS" => gate.cooldown_ms = within_u64(positive, SPAN_MS),
             _ => {}
         }
         if class == ProviderClass::Local {
@@ -225,11 +254,15 @@ impl Overrides {
         }
         let breaker = self.breaker_mut(class);
         match member {
-            "DEGRADATION_THRESHOLD" => breaker.degradation_threshold = within(positive, THRESHOLD),
-            "MAX_BACKOFF_MULTIPLIER" => {
-                breaker.max_backoff_multiplier = within(positive, MULTIPLIER);
+            "DEGRADATION_THRESHOLD" => {
+                breaker.degradation_threshold = within_u32(positive, THRESHOLD);
             }
-            "BACKOFF_ESCALATION_COUNT" => breaker.escalate_after_cycles = within(number, CYCLES),
+            "MAX_BACKOFF_MULTIPLIER" => {
+                breaker.max_backoff_multiplier = within_u32(positive, MULTIPLIER);
+            }
+            "BACKOFF_ESCALATION_COUNT" => {
+                breaker.escalate_after_cycles = within_u32(number, CYCLES);
+            }
             _ => {}
         }
     }
@@ -281,10 +314,10 @@ fn parse_number(value: &str) -> Option<i128> {
     truncated_text(value)
 }
 
-fn within(number: Option<i128>, bounds: Bounds) -> Option<u32> {
+fn within_u32(number: Option<i128>, bounds: Bounds) -> Option<u32> {
     u32::try_from(bounds.clamp(number?)).ok()
 }
 
-fn within_ms(number: Option<i128>, bounds: Bounds) -> Option<u64> {
-    number.map(|ms| bounds.clamp(ms))
+fn within_u64(number: Option<i128>, bounds: Bounds) -> Option<u64> {
+    number.map(|number| bounds.clamp(number))
 }

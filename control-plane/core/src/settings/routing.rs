@@ -132,6 +132,7 @@ impl Settings {
                 .or(overrides.emergency_fallback())
                 .unwrap_or(EMERGENCY_FALLBACK_ENABLED),
         );
+        self.request_queue.fill_in(overrides);
         self
     }
 }

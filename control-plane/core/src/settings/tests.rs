@@ -1,5 +1,6 @@
 //! Defaults per class, bounds, and who outranks whom.
 
+mod admission;
 mod effective;
 mod readings;
 mod schema;

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::config::Violation;
 
-use super::{Settings, StoredReading, patch, stored, strict};
+use super::{Settings, StoredReading, patch, renamed, stored, strict};
 
 /// Largest settings as JSON, in bytes, that are taken from people.
 pub const MAX_SETTINGS_BYTES: usize = 1024 * 1024;
@@ -35,13 +35,13 @@ impl WrittenSettings {
             let message = format!("must not have more than {MAX_SETTINGS_BYTES} bytes");
             return Err(vec![Violation::new("", message)]);
         }
-        strict::read(&self.0)
+        strict::read(&renamed::current(&self.0))
     }
 
     /// Whatever stands here, settings that can be run, and what had to be mended.
     #[must_use]
     pub fn stored(&self) -> StoredReading {
-        stored::read(&self.0)
+        stored::read(&renamed::current(&self.0))
     }
 
     /// These settings with a JSON merge patch (RFC 7386) of one or more sections. A null unsets a member or a

@@ -89,15 +89,18 @@ fn command() -> impl Strategy<Value = Command> {
 #[derive(Clone, Copy, Debug)]
 enum Pass {
     By(u64),
-    /// To the next moment at which a lease or a registration ends.
-    ToNextEnd,
+    /// To the next moment at which a lease or a registration ends, or so long before it.
+    ToNextEnd {
+        before_ms: u64,
+    },
 }
 
 fn pass() -> impl Strategy<Value = Pass> {
     prop_oneof![
         3 => (0_u64..50).prop_map(Pass::By),
         1 => (0_u64..5_000).prop_map(Pass::By),
-        2 => Just(Pass::ToNextEnd),
+        1 => Just(Pass::ToNextEnd { before_ms: 0 }),
+        2 => (0_u64..1_000).prop_map(|before_ms| Pass::ToNextEnd { before_ms }),
     ]
 }
 
@@ -250,7 +253,9 @@ impl World {
         let next = ends.chain(registered).filter(|end| *end > self.now).min();
         self.now = match pass {
             Pass::By(ms) => self.now.plus_ms(ms),
-            Pass::ToNextEnd => next.unwrap_or(self.now),
+            Pass::ToNextEnd { before_ms } => {
+                next.map_or(self.now, |next| next.minus_ms(before_ms).max(self.now))
+            }
         };
         let guard_ms = self.table.settings.guard_ms;
         while let Some(spot) = self.presences.iter().find_map(|(spot, presence)| {

@@ -390,7 +390,12 @@ proptest! {
             }
             // Within bounds each, so it can only be that they do not fit together.
             Err(faults) => for fault in faults {
-                let misfits = ["must be below", "must be at least", "must be at most half"];
+                let misfits = [
+                    "must be below",
+                    "must be at least",
+                    "must be at most half",
+                    "must be at most a third",
+                ];
                 prop_assert!(misfits.iter().any(|misfit| fault.message.contains(misfit)), "{:?}", fault);
             },
         }

@@ -1,0 +1,79 @@
+//! Settings of admission (`sessions-and-streams.md` §3.2, decision 45). The numbers that [`crate::admission`] runs on.
+
+use serde::{Deserialize, Serialize};
+
+use crate::admission::PaceLimits;
+
+use super::Overrides;
+use super::members::{Bounds, Member};
+
+/// Longest execution, in ms.
+pub(super) const MAX_WAIT_MS: Bounds = Bounds::same(1, 86_400_000);
+/// Requests that may wait.
+pub(super) const MAX_QUEUE_DEPTH: Bounds = Bounds::same(0, 100_000);
+
+const DEFAULT_MAX_WAIT_MS: u64 = 15_000;
+
+/// Members of `requestQueue`.
+pub(super) const MEMBERS: &[Member] = &[
+    Member::flag("autoEnableApiKeyProviders"),
+    Member::whole("requestsPerMinute", Bounds::same(1, 1_000_000)),
+    Member::whole("minTimeBetweenRequestsMs", Bounds::same(0, 3_600_000)),
+    Member::whole("concurrentRequests", Bounds::same(1, 10_000)),
+    Member::whole("maxWaitMs", MAX_WAIT_MS),
+    Member::whole("maxQueueDepth", MAX_QUEUE_DEPTH),
+];
+
+/// `requestQueue`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct RequestQueueSettings {
+    /// Connections with an API key have a queue without being told to (no effect yet).
+    pub auto_enable_api_key_providers: bool,
+    /// Requests a minute to a connection, in the whole fleet. Unset = as many as come (no effect yet).
+    pub requests_per_minute: Option<u32>,
+    /// From one request to a connection to the next, in the whole fleet. Unset = none (no effect yet).
+    pub min_time_between_requests_ms: Option<u64>,
+    /// Requests to a connection at once, in the whole fleet. Unset = as many as come (no effect yet).
+    pub concurrent_requests: Option<u32>,
+    /// From when a request is sent until the upstream accepts it, neither waiting nor the body counted. Unset = as the
+    /// environment says, else the default (no effect yet).
+    pub max_wait_ms: Option<u64>,
+    /// Requests that may wait for a connection, in each data plane; 0 = any number. Unset = as the environment says,
+    /// else 0 (no effect yet).
+    pub max_queue_depth: Option<u64>,
+}
+
+impl Default for RequestQueueSettings {
+    fn default() -> Self {
+        Self {
+            auto_enable_api_key_providers: true,
+            requests_per_minute: None,
+            min_time_between_requests_ms: None,
+            concurrent_requests: None,
+            max_wait_ms: None,
+            max_queue_depth: None,
+        }
+    }
+}
+
+impl RequestQueueSettings {
+    /// How fast requests may follow each other on a connection.
+    #[must_use]
+    pub fn pace(&self) -> PaceLimits {
+        PaceLimits {
+            per_minute: self.requests_per_minute,
+            apart_ms: self.min_time_between_requests_ms.unwrap_or(0),
+            concurrent: self.concurrent_requests,
+        }
+    }
+
+    /// Fills in what the environment decides, and what nobody said.
+    pub(super) fn fill_in(&mut self, overrides: &Overrides) {
+        let wait_ms = self.max_wait_ms.or_else(|| overrides.max_wait_ms());
+        self.max_wait_ms = Some(wait_ms.unwrap_or(DEFAULT_MAX_WAIT_MS));
+        let depth = self.max_queue_depth.or_else(|| overrides.max_queue_depth());
+        self.max_queue_depth = Some(depth.unwrap_or(0));
+    }
+}

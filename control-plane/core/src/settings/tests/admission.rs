@@ -1,0 +1,123 @@
+//! Settings of admission, affinity and leases.
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::super::*;
+use crate::admission::PaceLimits;
+
+fn written(value: Value) -> WrittenSettings {
+    serde_json::from_value(value).unwrap()
+}
+
+/// A member as it acts, and who said so.
+fn acting(stored: Value, environment: &[(&str, &str)], path: &str) -> (Value, Source) {
+    let overrides = Overrides::from_environment(environment.iter().copied());
+    effective(&written(stored).stored(), &overrides)
+        .into_iter()
+        .find(|setting| setting.path == path)
+        .map(|setting| (setting.value, setting.source))
+        .unwrap()
+}
+
+#[rstest]
+#[case::no_number("abc", 15_000)]
+#[case::negative("-5", 15_000)]
+#[case::zero("0", 15_000)]
+#[case::good("20000", 20_000)]
+#[case::with_a_fraction(" 20000.9 ", 20_000)]
+#[case::too_large("99999999999", 86_400_000)]
+fn vector_sessions_37_the_environment_says_how_long_an_execution_takes(
+    #[case] value: &str,
+    #[case] ms: u64,
+) {
+    let environment = [("RATE_LIMIT_MAX_WAIT_MS", value)];
+    let path = "requestQueue.maxWaitMs";
+    assert_eq!(acting(json!({}), &environment, path).0, json!(ms));
+    let stored = json!({"requestQueue": {"maxWaitMs": 9_000}});
+    assert_eq!(
+        acting(stored, &environment, path),
+        (json!(9_000), Source::Stored)
+    );
+}
+
+#[rstest]
+#[case::good("7", 7)]
+#[case::off("0", 0)]
+#[case::negative("-1", 0)]
+#[case::too_large("100001", 100_000)]
+fn the_environment_says_how_many_may_wait(#[case] value: &str, #[case] depth: u64) {
+    let environment = [("RATE_LIMIT_MAX_QUEUE_DEPTH", value)];
+    let acts = acting(json!({}), &environment, "requestQueue.maxQueueDepth");
+    assert_eq!(acts.0, json!(depth));
+    let said = !value.starts_with('-');
+    assert_eq!(acts.1 != Source::BuiltIn, said);
+}
+
+#[rstest]
+#[case::too_deep(json!(100_001), json!(100_000))]
+#[case::a_text_with_a_fraction(json!("12.9"), json!(12))]
+#[case::negative(json!(-1), json!(0))]
+#[case::no_number(json!("deep"), json!(0))]
+fn vector_sessions_38_what_is_stored_is_brought_into_bounds_and_refused_over_the_api(
+    #[case] value: Value,
+    #[case] acts: Value,
+) {
+    let section = json!({"requestQueue": {"maxQueueDepth": value}});
+    let patch = section.as_object().unwrap();
+    let refused = WrittenSettings::default().patched(patch).unwrap_err();
+    assert_eq!(refused[0].field, "requestQueue.maxQueueDepth");
+    assert_eq!(acting(section, &[], "requestQueue.maxQueueDepth").0, acts);
+}
+
+#[test]
+fn pacing_is_off_where_nobody_says() {
+    let nothing = written(json!({})).stored().settings.request_queue;
+    assert_eq!(nothing.pace(), PaceLimits::default());
+    let said = json!({"requestQueue": {
+        "requestsPerMinute": 100, "minTimeBetweenRequestsMs": 200, "concurrentRequests": 10
+    }});
+    let limits = PaceLimits {
+        per_minute: Some(100),
+        apart_ms: 200,
+        concurrent: Some(10),
+    };
+    assert_eq!(written(said).strict().unwrap().request_queue.pace(), limits);
+}
+
+#[rstest]
+#[case::only_the_earlier_name(json!({"codexSessionAffinityTtlMs": 1_800_000}), 1_800_000)]
+#[case::only_the_name_of_now(json!({"sessionAffinityTtlMs": 7}), 7)]
+#[case::both(json!({"codexSessionAffinityTtlMs": 1_800_000, "sessionAffinityTtlMs": 7}), 7)]
+#[case::neither(json!({}), 0)]
+fn vector_sessions_32_the_earlier_name_is_read_as_the_name_of_now(
+    #[case] settings: Value,
+    #[case] ttl_ms: u64,
+) {
+    let written = written(settings);
+    assert_eq!(written.strict().unwrap().session_affinity_ttl_ms, ttl_ms);
+    let reading = written.stored();
+    assert_eq!(reading.settings.session_affinity_ttl_ms, ttl_ms);
+    assert_eq!(reading.warnings, []);
+    assert!(!reading.members.contains_key("codexSessionAffinityTtlMs"));
+}
+
+#[rstest]
+#[case::negative(json!(-1), 0)]
+#[case::no_number(json!("soon"), 0)]
+#[case::a_text(json!("60000"), 60_000)]
+#[case::too_long(json!(1e15), 2_592_000_000)]
+fn a_stored_time_of_affinity_is_brought_into_bounds(#[case] value: Value, #[case] ttl_ms: u64) {
+    let settings = written(json!({"sessionAffinityTtlMs": value}))
+        .stored()
+        .settings;
+    assert_eq!(settings.session_affinity_ttl_ms, ttl_ms);
+}
+
+#[test]
+fn the_guard_of_leases_is_refused_by_the_api_and_cut_to_a_third_of_the_horizon_when_stored() {
+    let written = written(json!({"leases": {"horizonMs": 3_000, "guardMs": 1_001}}));
+    let refused = written.strict().unwrap_err();
+    assert_eq!(refused[0].field, "leases.guardMs");
+    assert_eq!(written.stored().settings.leases.guard_ms, 1_000);
+}

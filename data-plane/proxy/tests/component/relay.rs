@@ -3,7 +3,7 @@
 use http::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
-use tidegate_fake_upstream::{Ending, Gate, Mode, Reply, Selector};
+use tidegate_fake_upstream::{Behaviour, Ending, Gate, Mode, Reply, Selector};
 
 use crate::bench::{Bench, LIMIT, Options};
 
@@ -227,4 +227,23 @@ async fn usage_of_a_summary_is_recorded_and_a_drain_ends_it() {
     let last = bench.control.outcomes().pop();
     let ours = tidegate_core::outcome::LocalFault::ExecutionExpired;
     assert_eq!(last, Some(tidegate_core::outcome::Outcome::Local(ours)));
+}
+
+#[tokio::test]
+async fn only_so_many_notes_are_made_at_once() {
+    const MOST: usize = 32;
+    let bench = start(10).await;
+    let turns_and_summaries = Behaviour::Cycle(vec![Mode::Ok, Mode::Hang]);
+    bench.one.set(Selector::any(), turns_and_summaries);
+    for number in 1..=MOST {
+        turn(&bench, CHAT, &number.to_string(), "codex-a", false).await;
+        bench
+            .until("the summary is asked for", |bench| {
+                summaries(bench).len() == number
+            })
+            .await;
+    }
+    turn(&bench, CHAT, "one more", "codex-a", false).await;
+    ends(&bench, "full", 1.0).await;
+    assert_eq!(summaries(&bench).len(), MOST);
 }

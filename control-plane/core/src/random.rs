@@ -1,5 +1,7 @@
 //! Random numbers as an argument: a small generator that is seeded once per decision.
 
+use std::collections::BTreeMap;
+
 /// `SplitMix64`: every seed gives a good sequence. Not for secrets.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
@@ -44,6 +46,48 @@ impl Random {
             items.swap(last, other);
         }
     }
+
+    /// The numbers below `count` in any order, each as likely as every other, drawn as they are asked for.
+    #[must_use]
+    pub fn draws(self, count: usize) -> Draws {
+        Draws {
+            random: self,
+            drawn: 0,
+            count,
+            moved: BTreeMap::new(),
+        }
+    }
+}
+
+/// Numbers drawn without putting them back: a shuffle that is done as far as it is looked at, and keeps only what it
+/// moved.
+#[derive(Clone, Debug)]
+pub struct Draws {
+    random: Random,
+    drawn: usize,
+    count: usize,
+    /// Numbers that are not at their own place, by place.
+    moved: BTreeMap<usize, usize>,
+}
+
+impl Iterator for Draws {
+    type Item = usize;
+
+    fn next(&mut self) -> Option<usize> {
+        let left = self
+            .count
+            .checked_sub(self.drawn)
+            .filter(|left| *left > 0)?;
+        let place = self.drawn.saturating_add(self.random.below(left));
+        let number = self.moved.get(&place).copied().unwrap_or(place);
+        // What is at the next place fills the gap.
+        let filling = self.moved.remove(&self.drawn).unwrap_or(self.drawn);
+        if place != self.drawn {
+            self.moved.insert(place, filling);
+        }
+        self.drawn = self.drawn.saturating_add(1);
+        Some(number)
+    }
 }
 
 #[cfg(test)]
@@ -59,6 +103,21 @@ mod tests {
             assert!(random.below(3) < 3);
             assert_eq!(random.below(0), 0);
         }
+    }
+
+    #[test]
+    fn what_is_drawn_comes_in_every_order_as_often() {
+        let mut orders: BTreeMap<Vec<usize>, u32> = BTreeMap::new();
+        for seed in 0..6_000 {
+            let order = Random::new(seed).draws(3).collect();
+            *orders.entry(order).or_default() += 1;
+        }
+        assert_eq!(orders.len(), 6);
+        assert!(
+            orders.values().all(|times| (880..=1_120).contains(times)),
+            "{orders:?}"
+        );
+        assert_eq!(Random::new(1).draws(0).next(), None);
     }
 
     #[test]

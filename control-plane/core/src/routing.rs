@@ -46,6 +46,7 @@ mod pool;
 mod private_view;
 mod progress;
 mod quota;
+mod rankings;
 mod recent;
 pub mod relay;
 mod reordered;
@@ -225,6 +226,9 @@ pub struct AttemptsSoFar {
     pub elsewhere: u32,
     /// Age of the request, in ms.
     pub elapsed_ms: u64,
+    /// It cannot wait: too many requests wait already (decision 28). Cooldowns are then not waited for, and what comes
+    /// after a delay is left out.
+    pub no_wait: bool,
     /// The retry budget of its combo is spent (decision 49): nothing is sent after a failure.
     pub budget_spent: bool,
     /// Providers whose retry budget is spent: after a failure nothing is sent to them.

@@ -28,8 +28,9 @@ use crate::time::Timestamp;
 pub struct Performance {
     /// Attempts that ended: ever, or within the time that was asked about.
     pub requests: u64,
-    /// Share of them that succeeded, 0..=1.
-    pub success_rate: f64,
+    /// Share of those that ended with a verdict that succeeded, 0..=1; `None` when none did: a client's own fault, or one
+    /// that left, says nothing of the upstream (decision 50).
+    pub success_rate: Option<f64>,
     /// Mean latency of the successful ones until the answer was ready, in ms.
     pub mean_latency_ms: f64,
     /// Their 95th percentile, in ms.
@@ -84,6 +85,10 @@ pub struct LastKnownGood {
 
 /// Reads telemetry. Nothing here waits.
 pub trait Telemetry: Debug {
+    /// The moment that this is the state of. Two states of one process with the same moment are the same.
+    fn as_of(&self) -> Timestamp {
+        Timestamp::default()
+    }
     /// Attempts of a combo that ended at a target, by its execution key (`routing.md` §8.8).
     fn target_requests(&self, combo: &ComboName, key: &str) -> Option<u64>;
     /// How a model did within a combo (`routing.md` §8.6).

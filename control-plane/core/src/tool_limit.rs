@@ -3,6 +3,10 @@
 //! A limit is *known*, from the model's row of the catalogue or from the table here, or *learned* from a 400 that names
 //! it. What is known wins. A provider of which neither is known is assumed to take any number: it says so once if it
 //! does not, and from then on the limit is learned.
+//!
+//! **What a client wrote is not believed.** A learned limit holds for everybody who uses the provider, and upstreams
+//! quote what they were sent. So nothing is learned from what stands in quotation marks, nor from an answer to a request
+//! that offered no more tools than the number named.
 
 use serde_json::Value;
 
@@ -68,7 +72,18 @@ fn known(provider: &ProviderId) -> Option<u32> {
 /// The limit that an upstream's answer names: a 400 about the number of tools. Of several numbers the one that stands
 /// closest behind a word that limits.
 #[must_use]
-pub fn learn_tool_limit(status: u16, body: &str) -> Option<u32> {
+pub fn named_tool_limit(status: u16, body: &str) -> Option<u32> {
+    limit_in(status, body, Quote::Shortest)
+}
+
+/// The limit that is learned from an upstream's answer to a request that offered so many tools: what the answer names
+/// beside everything that may be quoted, where the request offered more.
+#[must_use]
+pub fn learn_tool_limit(status: u16, body: &str, offered: u32) -> Option<u32> {
+    limit_in(status, body, Quote::Longest).filter(|limit| *limit < offered)
+}
+
+fn limit_in(status: u16, body: &str, quote: Quote) -> Option<u32> {
     if status != 400 {
         return None;
     }
@@ -77,6 +92,7 @@ pub fn learn_tool_limit(status: u16, body: &str) -> Option<u32> {
     if about_else || !text.contains("tool") {
         return None;
     }
+    let text = without_quotes(&text, quote);
     LIMITING
         .iter()
         .flat_map(|word| text.match_indices(word))
@@ -84,6 +100,55 @@ pub fn learn_tool_limit(status: u16, body: &str) -> Option<u32> {
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, number)| number)
         .filter(|number| (1..=MAX_LIMIT).contains(number))
+}
+
+/// Where what is quoted ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Quote {
+    /// At the next mark that closes.
+    Shortest,
+    /// At the last one: what is quoted may hold marks itself.
+    Longest,
+}
+
+/// Marks that open and close a quotation.
+const MARKS: [(char, char); 5] = [('\'', '\''), ('"', '"'), ('`', '`'), ('‘', '’'), ('“', '”')];
+
+/// The text with a space for each quotation. A mark within a word is an apostrophe, and one that nothing closes opens
+/// nothing.
+fn without_quotes(text: &str, quote: Quote) -> String {
+    let mut left = String::with_capacity(text.len());
+    let mut rest = text;
+    let mut in_word = false;
+    while let Some(first) = rest.chars().next() {
+        let behind = rest.get(first.len_utf8()..).unwrap_or_default();
+        let closing = MARKS
+            .iter()
+            .find(|(opens, _)| *opens == first && !in_word)
+            .and_then(|(_, closes)| after_closing(behind, *closes, quote));
+        rest = if let Some(after) = closing {
+            left.push(' ');
+            after
+        } else {
+            left.push(first);
+            behind
+        };
+        in_word = closing.is_none() && first.is_alphanumeric();
+    }
+    left
+}
+
+/// What follows the mark that closes.
+fn after_closing(text: &str, closes: char, quote: Quote) -> Option<&str> {
+    let mut ends = text.match_indices(closes).filter_map(|(at, mark)| {
+        let after = text.get(at.saturating_add(mark.len())..)?;
+        let in_word = after.chars().next().is_some_and(char::is_alphanumeric);
+        (!in_word).then_some(after)
+    });
+    match quote {
+        Quote::Shortest => ends.next(),
+        Quote::Longest => ends.next_back(),
+    }
 }
 
 /// What is known of a provider after an answer named a limit: a learned limit only falls.
@@ -162,7 +227,38 @@ mod tests {
         #[case] body: &str,
         #[case] expected: Option<u32>,
     ) {
-        assert_eq!(learn_tool_limit(status, body), expected);
+        assert_eq!(named_tool_limit(status, body), expected);
+        assert_eq!(learn_tool_limit(status, body, u32::MAX), expected);
+    }
+
+    #[rstest]
+    #[case::more(101, Some(100))]
+    #[case::as_many(100, None)]
+    #[case::one(1, None)]
+    fn a_request_within_the_limit_teaches_nothing(
+        #[case] offered: u32,
+        #[case] expected: Option<u32>,
+    ) {
+        let body = "'tools': maximum number of items is 100";
+        assert_eq!(learn_tool_limit(400, body, offered), expected);
+    }
+
+    #[rstest]
+    #[case::type_of_a_tool("invalid value: 'at most 1 tool'. supported values are: 'function'")]
+    #[case::marks_of_its_own("invalid value: 'x' at most 1 tool 'y'. try 'function' as tool")]
+    #[case::other_marks("tool “limit is 1” is unknown")]
+    fn what_a_client_wrote_teaches_nothing(#[case] message: &str) {
+        let body = serde_json::json!({"error": {"message": message}}).to_string();
+        assert_eq!(learn_tool_limit(400, &body, 200), None);
+    }
+
+    #[rstest]
+    #[case::quoted("'tools' may hold at most 5", "  may hold at most 5")]
+    #[case::apostrophes("can't take it's 5", "can't take it's 5")]
+    #[case::open("tools 'at most 5", "tools 'at most 5")]
+    #[case::two("'a' and \"b\"", "  and  ")]
+    fn quotations_are_left_out(#[case] text: &str, #[case] expected: &str) {
+        assert_eq!(without_quotes(text, Quote::Shortest), expected);
     }
 
     #[test]

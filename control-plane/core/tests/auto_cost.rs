@@ -11,7 +11,7 @@ use tidegate_core::ids::{ComboName, ConnectionId, ModelId, ProviderId};
 use tidegate_core::number::Finite;
 use tidegate_core::routing::RequestFacts;
 use tidegate_core::routing::strategy::{
-    Candidate, Conditions, Deficits, Ordered, Question, Scope, TurnKey, Turns, of,
+    Candidate, Conditions, Deficits, Ordered, Question, Ranking, Scope, TurnKey, Turns, of,
 };
 use tidegate_core::telemetry::{LastKnownGood, Performance, QuotaSnapshot, Telemetry};
 use tidegate_core::time::Timestamp;
@@ -77,7 +77,7 @@ impl World {
             .collect();
         let question = Question {
             scope: &self.scope,
-            candidates: &candidates,
+            candidates: candidates.as_slice().into(),
             config: &self.config,
             catalogue: &self.catalogue,
             facts: &self.facts,
@@ -110,6 +110,19 @@ impl Turns for World {
 
     fn sent_just_now(&self, _connection: &ConnectionId, _now: Timestamp) -> u32 {
         0
+    }
+
+    fn sent_to_target(&self, _combo: &ComboName, _key: &str, _now: Timestamp) -> u32 {
+        0
+    }
+
+    fn ranking(
+        &self,
+        _provider: &ProviderId,
+        _as_of: Timestamp,
+        make: &dyn Fn() -> Ranking,
+    ) -> Arc<Ranking> {
+        Arc::new(make())
     }
 }
 
@@ -153,7 +166,7 @@ impl Telemetry for World {
         self.asked.set(self.asked.get() + 1);
         Some(Performance {
             requests: 100,
-            success_rate: 0.99,
+            success_rate: Some(0.99),
             mean_latency_ms: 900.0,
             p95_latency_ms: 1_500.0 + f64::from(self.asked.get() % 7),
             latency_std_dev_ms: 80.0,

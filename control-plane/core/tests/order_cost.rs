@@ -5,14 +5,15 @@
 
 use std::sync::Arc;
 
+use serde_json::json;
 use tidegate_core::breaker::Phase;
 use tidegate_core::catalogue::Catalogue;
-use tidegate_core::config::{ComboConfig, Protocol, Strategy};
+use tidegate_core::config::{ComboConfig, Connection, Protocol, Strategy};
 use tidegate_core::ids::{ComboName, ConnectionId, ModelId, ProviderId};
 use tidegate_core::number::Finite;
 use tidegate_core::routing::RequestFacts;
 use tidegate_core::routing::strategy::{
-    Candidate, Conditions, Deficits, Question, Scope, TurnKey, Turns, of,
+    Candidate, Candidates, Conditions, Deficits, Question, Ranking, Scope, TurnKey, Turns, of,
 };
 use tidegate_core::telemetry::NoTelemetry;
 use tidegate_core::time::Timestamp;
@@ -77,6 +78,54 @@ impl Turns for Open {
     fn sent_just_now(&self, _connection: &ConnectionId, _now: Timestamp) -> u32 {
         0
     }
+
+    fn sent_to_target(&self, _combo: &ComboName, _key: &str, _now: Timestamp) -> u32 {
+        0
+    }
+
+    fn ranking(
+        &self,
+        _provider: &ProviderId,
+        _as_of: Timestamp,
+        make: &dyn Fn() -> Ranking,
+    ) -> Arc<Ranking> {
+        Arc::new(make())
+    }
+}
+
+/// Calls `ask` with a question about so many accounts of a provider.
+#[cfg(test)]
+fn with_accounts<T>(count: usize, ask: impl FnOnce(&Question<'_>) -> T) -> T {
+    let accounts: Vec<Arc<Connection>> = (0..count)
+        .map(|number| {
+            let account = json!({"id": format!("account-{number}"), "provider": "acme"});
+            Arc::new(serde_json::from_value(account).unwrap())
+        })
+        .collect();
+    let provider = ProviderId::new("acme").unwrap();
+    let model = ModelId::new("large").unwrap();
+    ask(&Question {
+        scope: &Scope::Accounts(provider.clone()),
+        candidates: Candidates::Accounts {
+            of: Candidate {
+                key: "acme/large",
+                provider: &provider,
+                model: &model,
+                connection: None,
+                group: 0,
+                weight: Finite::ONE,
+            },
+            accounts: &accounts,
+        },
+        config: &ComboConfig::default(),
+        catalogue: &Catalogue::default(),
+        facts: &RequestFacts::new("main", Protocol::Openai),
+        conditions: &Open,
+        telemetry: &NoTelemetry,
+        turns: &Open,
+        seed: 11,
+        now: Timestamp(1_800_000_000_000),
+    })
 }
 
 /// Calls `ask` with a question about so many candidates.
@@ -107,7 +156,7 @@ fn with_candidates<T>(count: usize, ask: impl FnOnce(&Question<'_>) -> T) -> T {
     facts.cache_key = Some("prefix".repeat(20));
     ask(&Question {
         scope: &Scope::Combo(ComboName::new("main").unwrap()),
-        candidates: &candidates,
+        candidates: candidates.as_slice().into(),
         config: &ComboConfig::default(),
         catalogue: &Catalogue::default(),
         facts: &facts,
@@ -133,5 +182,24 @@ fn an_order_allocates_no_more_for_many_candidates_than_for_few() {
         });
         let [few, many] = allocations;
         assert!(few <= MOST && many <= MOST, "{strategy:?}: {allocations:?}");
+    }
+}
+
+/// Who is first of the accounts of a provider is found without looking at all of them, where the strategy allows it. For
+/// `least-used` the ranking is made once for each state of telemetry, which is not counted here.
+#[test]
+fn the_first_of_many_accounts_is_found_with_a_few_bytes() {
+    for strategy in [Strategy::RoundRobin, Strategy::P2c, Strategy::Random] {
+        let bytes = [50, 50_000].map(|count| {
+            with_accounts(count, |question| {
+                let mut first = None;
+                let info = allocation_counter::measure(|| {
+                    first = of(strategy).walk(question).unwrap().next();
+                });
+                assert!(first.is_some());
+                info.bytes_total
+            })
+        });
+        assert!(bytes[1] <= bytes[0] + 1_024, "{strategy:?}: {bytes:?}");
     }
 }

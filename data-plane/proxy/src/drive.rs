@@ -5,11 +5,12 @@
 //! A failure is asked about raw in the next question and added, classified, to what happened before.
 
 mod remarks;
+mod words;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{CACHE_CONTROL, RETRY_AFTER, WARNING};
+use http::header::{CACHE_CONTROL, WARNING};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use parking_lot::Mutex;
 use tidegate_core::config::Strategy;
@@ -40,6 +41,7 @@ use crate::retries::Spent;
 use crate::sse::Dialect;
 use crate::stream::{StreamBody, Surroundings};
 use remarks::{Remarks, strategy};
+use words::{handed_on, whole};
 
 /// Most questions asked for one request. Whoever decides has smaller limits of its own; this one is for the case
 /// that it has not.
@@ -307,7 +309,9 @@ impl<C: ControlPort> Drive<C> {
         let mut served = self.relay.as_ref().map(|_| Served::by(&dispatch));
         let snapshot = self.shared.control.snapshot();
         let order = std::mem::take(&mut dispatch.order);
-        Arc::make_mut(&mut self.so_far).follow(order, dispatch.order_version);
+        let so_far = Arc::make_mut(&mut self.so_far);
+        so_far.follow(order, dispatch.order_version);
+        so_far.no_wait = false;
         self.strategy = snapshot
             .as_deref()
             .and_then(|snapshot| strategy(&snapshot.config, &self.request.facts.model, &dispatch));
@@ -397,6 +401,8 @@ impl<C: ControlPort> Drive<C> {
         Ok(response)
     }
 
+    /// Waits, if there is room to. Else the next question says that there is none, and whoever decides goes on without
+    /// (decision 28).
     async fn wait(
         &mut self,
         kind: WaitKind,
@@ -405,9 +411,15 @@ impl<C: ControlPort> Drive<C> {
     ) -> Result<(), Refusal> {
         let wait = wait.min(MAX_WAIT);
         let Ok(_room) = self.shared.waiting.try_acquire() else {
-            return Err(Refusal::WaitingFull {
-                retry_after_secs: whole_seconds(wait),
-            });
+            let so_far = Arc::make_mut(&mut self.so_far);
+            // A control plane of an earlier release does not know of it, and would say the same again.
+            if std::mem::replace(&mut so_far.no_wait, true) {
+                return Err(Refusal::WaitingFull {
+                    retry_after_secs: whole_seconds(wait),
+                });
+            }
+            self.shared.metrics.waits_refused.inc();
+            return Ok(());
         };
         tokio::time::sleep_until(asked + wait).await;
         if kind == WaitKind::Cooldown {
@@ -426,13 +438,7 @@ impl<C: ControlPort> Drive<C> {
             let retry_after = rejection.retry_after_secs;
             let code = rejection.code.clone();
             let status = Refusal::Rejected(rejection).status();
-            let mut response = whole(words);
-            if !response.status().is_client_error() && !response.status().is_server_error() {
-                *response.status_mut() = status;
-            }
-            if let Some(seconds) = retry_after {
-                response.headers_mut().insert(RETRY_AFTER, seconds.into());
-            }
+            let mut response = handed_on(words, status, retry_after);
             self.name(&mut response, None);
             self.end(&response, Some(&code));
             return response;
@@ -504,13 +510,6 @@ fn spent<C: ControlPort>(shared: &Shared<C>, model: &str) -> Spent {
     shared
         .retries
         .spent(config, config.combo_for(model), live_planes)
-}
-
-fn whole(answer: Answered) -> Response<ReplyBody> {
-    let mut response = Response::new(ReplyBody::whole(answer.body));
-    *response.status_mut() = answer.status;
-    *response.headers_mut() = answer.headers;
-    response
 }
 
 fn whole_seconds(wait: Duration) -> u64 {

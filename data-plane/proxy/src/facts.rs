@@ -70,10 +70,11 @@ fn budget(text: &str) -> Result<Finite, Refusal> {
         .ok_or(Refusal::InvalidHeader(BUDGET))
 }
 
+/// The contract's words (`routing.md` §9.6); each way has three names.
 fn budget_fallback(text: &str) -> Result<BudgetFallback, Refusal> {
     match text.to_ascii_lowercase().as_str() {
-        "cheapest" => Ok(BudgetFallback::Cheapest),
-        "strict" => Ok(BudgetFallback::Strict),
+        "cheapest" | "cheapest-viable" | "soft" => Ok(BudgetFallback::Cheapest),
+        "strict" | "block" | "hard" => Ok(BudgetFallback::Strict),
         _ => Err(Refusal::InvalidHeader(BUDGET_FALLBACK)),
     }
 }
@@ -126,6 +127,21 @@ mod tests {
         assert_eq!(facts.tags, ["eu", "fast"]);
         assert_eq!((facts.tools, facts.estimated_tokens), (1, Some(2)));
         assert!(facts.session.is_some());
+    }
+
+    #[rstest]
+    #[case("cheapest", BudgetFallback::Cheapest)]
+    #[case("cheapest-viable", BudgetFallback::Cheapest)]
+    #[case("soft", BudgetFallback::Cheapest)]
+    #[case("strict", BudgetFallback::Strict)]
+    #[case("block", BudgetFallback::Strict)]
+    #[case("hard", BudgetFallback::Strict)]
+    fn each_way_out_of_a_budget_has_three_names(
+        #[case] word: &str,
+        #[case] expected: BudgetFallback,
+    ) {
+        let facts = facts(&[("x-omniroute-budget-fallback", word)]).unwrap();
+        assert_eq!(facts.budget_fallback, Some(expected));
     }
 
     #[rstest]

@@ -319,7 +319,10 @@ impl<C: ControlPort> Life<C> {
     pub(crate) fn fails(&mut self, outcome: Outcome) -> Option<LastFailure> {
         let in_flight = self.in_flight.take()?;
         in_flight.target.is_over(&self.shared.control);
-        in_flight.target.learns(&self.shared.control, &outcome);
+        let sent_at_most = in_flight.dispatch.max_tools.unwrap_or(u32::MAX);
+        let offered = self.facts.tools.min(sent_at_most);
+        let target = &in_flight.target;
+        target.learns(&self.shared.control, &outcome, offered);
         if let Some(trace) = self.traces.last_mut() {
             trace.fails(&outcome, millis(in_flight.sent, Instant::now()));
         }

@@ -20,6 +20,7 @@ pub struct Metrics {
     pub(crate) request_seconds: Family<EndpointLabels, Histogram, fn() -> Histogram>,
     pub(crate) requests_in_flight: Gauge,
     pub(crate) refusals: Family<RefusalLabels, Counter>,
+    pub(crate) waits_refused: Counter,
     pub(crate) attempts: Family<AttemptLabels, Counter>,
     pub(crate) ready_seconds: Histogram,
     pub(crate) decisions: Family<DecisionLabels, Counter>,
@@ -229,6 +230,7 @@ impl Metrics {
             request_seconds: Family::new_with_constructor(request_buckets as fn() -> Histogram),
             requests_in_flight: Gauge::default(),
             refusals: Family::default(),
+            waits_refused: Counter::default(),
             attempts: Family::default(),
             ready_seconds: request_buckets(),
             decisions: Family::default(),
@@ -289,6 +291,11 @@ impl Metrics {
             "refusals",
             "Answers of our own by code",
             self.refusals.clone(),
+        );
+        registry.register(
+            "waits_refused",
+            "Requests that went on without a wait because too many waited already",
+            self.waits_refused.clone(),
         );
         registry.register(
             "attempts",

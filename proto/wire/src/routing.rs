@@ -208,6 +208,7 @@ pub fn so_far_to_proto(so_far: &AttemptsSoFar) -> routing::AttemptsSoFar {
         elsewhere: so_far.elsewhere,
         elapsed_ms: so_far.elapsed_ms,
         budget_spent: so_far.budget_spent,
+        no_wait: so_far.no_wait,
         spent_providers: so_far
             .spent_providers
             .iter()
@@ -263,6 +264,7 @@ pub fn so_far_from_proto(
         elsewhere: so_far.elsewhere,
         elapsed_ms: so_far.elapsed_ms,
         budget_spent: so_far.budget_spent,
+        no_wait: so_far.no_wait,
         spent_providers,
     })
 }
@@ -345,6 +347,7 @@ mod tests {
             elsewhere: 3,
             elapsed_ms: 4,
             budget_spent: true,
+            no_wait: true,
             spent_providers: vec![ProviderId::new("acme").unwrap()],
         };
         let message = so_far_to_proto(&so_far);

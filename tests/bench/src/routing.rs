@@ -1,7 +1,8 @@
 //! What a decision costs in this process: for a combo of five targets with 10 and with 100,000 configured connections,
-//! in turns, and for `auto` with 50 candidates.
+//! in turns, for `auto` with 50 candidates, and for an unpinned target at a provider with 100,000 accounts, by the
+//! strategies that choose among so many without looking at all of them.
 //!
-//! The configurations differ in nothing but the connections that the combo has no business with.
+//! The first two differ in nothing but the connections that the combo has no business with.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -30,6 +31,8 @@ const NOW: Timestamp = Timestamp(1_800_000_000_000);
 const FEW: usize = 10;
 const MANY: usize = 100_000;
 const CANDIDATES: usize = 50;
+/// Strategies that choose among many accounts by looking at a few.
+const ACCOUNT_STRATEGIES: [&str; 5] = ["fill-first", "round-robin", "p2c", "random", "least-used"];
 
 /// Nothing ever happened.
 struct Quiet;
@@ -75,6 +78,14 @@ pub(crate) fn measure(summary: &mut Summary) -> Result<()> {
     summary.set("routing.five_targets.ns", few);
     summary.set("routing.five_targets.many_connections_ratio", many / few);
     summary.set("routing.auto50.us", median(of_auto) / 1_000.0);
+    for strategy in ACCOUNT_STRATEGIES {
+        let world = World::with_accounts(MANY, strategy)?;
+        let times = (0..ROUNDS)
+            .map(|_| world.time())
+            .collect::<Result<Vec<_>>>()?;
+        let name = format!("routing.many_accounts.{}.us", strategy.replace('-', "_"));
+        summary.set(name, median(times) / 1_000.0);
+    }
     Ok(())
 }
 
@@ -99,6 +110,22 @@ impl World {
             "providers": providers,
             "connections": entries,
             "combos": [{"name": "c", "steps": steps}],
+        }))
+    }
+
+    /// A combo of one target that is not pinned, at a provider with so many accounts.
+    fn with_accounts(accounts: usize, strategy: &str) -> Result<Self> {
+        let mut many = provider("p");
+        if let Some(members) = many.as_object_mut() {
+            members.insert("accountStrategy".to_owned(), json!(strategy));
+        }
+        let entries: Vec<Value> = (0..accounts)
+            .map(|number| json!({"id": format!("c{number}"), "provider": "p"}))
+            .collect();
+        Self::of(json!({
+            "providers": [many],
+            "connections": entries,
+            "combos": [{"name": "c", "steps": ["p/m"]}],
         }))
     }
 

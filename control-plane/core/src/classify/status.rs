@@ -128,7 +128,7 @@ fn suspended_for_billing(evidence: &Evidence<'_>) -> Option<Verdict> {
 /// The request offers more tools than the provider takes, which says nothing about the account: another target may take
 /// them (`routing.md` §13.3).
 fn too_many_tools(evidence: &Evidence<'_>) -> Option<Verdict> {
-    tool_limit::learn_tool_limit(evidence.status, evidence.body).map(|_| {
+    tool_limit::named_tool_limit(evidence.status, evidence.body).map(|_| {
         Verdict::record(Reason::ModelCapacity)
             .without_breaker()
             .without_account_fallback()

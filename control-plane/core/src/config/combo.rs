@@ -221,7 +221,7 @@ pub struct ComboConfig {
     /// What a reference stands for; default `flatten`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nested_combo_mode: Option<NestedComboMode>,
-    /// `round-robin`: requests at once per target without `maxConcurrent`, 1..=32; default 3.
+    /// `round-robin`: requests at once per target, 1..=32 (no effect: the cap is a connection's `maxConcurrent`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub concurrency_per_model: Option<u32>,
     /// Longest wait for a permit, 0..=600 000; default 30 000.

@@ -208,17 +208,17 @@ impl<'a> Scene<'a> {
                 .is_none()
         };
         // Who cannot send anything takes no turn, and puts no account in order.
-        let order = if surroundings.admit_any(accounts, past, ignore_cooldown) {
+        let mut order = if surroundings.admit_any(accounts, past, ignore_cooldown) {
             order::accounts(self, target, accounts, &surroundings, &is_eligible)?
         } else {
             None
         };
         for rank in 0..accounts.len() {
-            let position = match &order {
-                None => rank,
-                Some(order) => order.get(rank).copied().unwrap_or(usize::MAX),
+            let position = match &mut order {
+                None => Some(rank),
+                Some(order) => order.next(),
             };
-            let Some(connection) = accounts.get(position) else {
+            let Some(connection) = position.and_then(|position| accounts.get(position)) else {
                 continue;
             };
             let (state, hit) = surroundings.hit(connection, past, ignore_cooldown);

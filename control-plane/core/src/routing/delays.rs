@@ -21,7 +21,10 @@ impl Driver<'_> {
     /// longer than that cooldown.
     pub(super) fn fallback_due(&self, last: &PriorAttempt) -> Option<Timestamp> {
         let delay_ms = self.scene.route.terms.fallback_delay_ms;
-        if delay_ms == 0 || !DELAYED.contains(&last.classification.status) {
+        if delay_ms == 0
+            || self.scene.input.so_far.no_wait
+            || !DELAYED.contains(&last.classification.status)
+        {
             return None;
         }
         let attempt = &last.attempt;
@@ -58,7 +61,8 @@ impl Driver<'_> {
     pub(super) fn wait_for_cooldown(&self) -> Option<Decision> {
         let Scene { input, route, .. } = self.scene;
         let so_far = input.so_far;
-        if so_far.spent() >= route.terms.max_global_attempts
+        if so_far.no_wait
+            || so_far.spent() >= route.terms.max_global_attempts
             || so_far.waits >= route.terms.wait.max_waits
         {
             return None;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::config::{ComboTarget, Strategy};
 use crate::ids::{ProviderId, Shard};
+use crate::number::Finite;
 use crate::version::{Mark, Version};
 
 use super::accounts::{Account, Past, Scene};
@@ -13,7 +14,7 @@ use super::exclusion::Exclusions;
 use super::exhaustion::Exhaustion;
 use super::progress::Progress;
 use super::resolve::Route;
-use super::strategy::{Halt, Scope, TurnKey, TurnPurpose, round_robin};
+use super::strategy::{Halt, Scope, TurnKey, TurnPurpose, round_robin, weighted};
 use super::{Decision, Dispatch, Exclusion, permits, terminal};
 
 impl Driver<'_> {
@@ -68,7 +69,9 @@ impl Driver<'_> {
         Decision::Dispatch(Box::new(Dispatch {
             pass,
             target: u32::try_from(index).unwrap_or(u32::MAX),
-            raise: self.rotation_goes_on_from(index),
+            raise: self
+                .rotation_goes_on_from(index)
+                .or_else(|| self.draw_goes_on_from(target, index)),
             ..self.dispatch_to(&account, target, excluded.into_list())
         }))
     }
@@ -130,6 +133,45 @@ impl Driver<'_> {
         let next = input.turns.peek(&key);
         let limit = round_robin::batch_limit(route.config);
         let to = round_robin::served_position(next, limit, count, served);
+        Some((key, to))
+    }
+
+    /// `weighted` with a draw in force: which draw is in force from now on when another step serves than the drawn one,
+    /// because that one failed or is excluded.
+    fn draw_goes_on_from(&self, target: &ComboTarget, index: usize) -> Option<(TurnKey, u64)> {
+        let Scene { input, route, .. } = self.scene;
+        let limit = route.config.sticky_weighted_limit.unwrap_or(1);
+        let combo = route.combo?;
+        let last = input.so_far.attempts.last();
+        let stays = last.is_some_and(|last| position(last) == index);
+        if route.strategy != Strategy::Weighted || limit <= 1 || stays {
+            return None;
+        }
+        let of_targets = || {
+            route
+                .targets
+                .iter()
+                .map(|target| (target.group, target.weight))
+        };
+        let of_units = || route.units.iter().map(|unit| (unit.group, unit.weight));
+        let mut steps: Vec<(u32, Finite)> = if route.units.is_empty() {
+            of_targets().collect()
+        } else {
+            of_units().collect()
+        };
+        steps.dedup_by_key(|(group, _)| *group);
+        let served = match turn_of(route, index) {
+            Some(unit) if !route.units.is_empty() => route.units.get(unit)?.group,
+            _ => target.group,
+        };
+        let served = steps.iter().position(|(group, _)| *group == served)?;
+        let key = TurnKey {
+            scope: Scope::Combo(combo.combo.name.clone()),
+            purpose: TurnPurpose::Weighted,
+        };
+        let next = input.turns.peek(&key);
+        let weights = steps.iter().map(|(_, weight)| *weight);
+        let to = weighted::served_turn(&key.scope, weights, limit, next, served)?;
         Some((key, to))
     }
 

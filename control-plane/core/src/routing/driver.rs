@@ -269,10 +269,11 @@ impl<'a> Driver<'a> {
         };
         let mut at_retry = Exclusions::default();
         let account = self.scene.choose(target, past, due, &mut at_retry)?;
-        if due > at {
+        let must_wait = due > at;
+        if must_wait && !self.scene.input.so_far.no_wait {
             return Ok(account.map(|_| Walked::RetryAt(due)));
         }
-        if account.is_none() {
+        if account.is_none() || must_wait {
             return Ok(None);
         }
         let mut now = Exclusions::default();
@@ -334,7 +335,8 @@ impl<'a> Driver<'a> {
             return Ok(None);
         };
         if due > now {
-            return Ok(Some(self.wait_for_retry(due)));
+            let may_wait = !self.scene.input.so_far.no_wait;
+            return Ok(may_wait.then(|| self.wait_for_retry(due)));
         }
         Ok(Some(self.dispatch(found, progress.pass.saturating_add(1))))
     }

@@ -4,7 +4,6 @@
 //! It comes after everything else: other targets, repeats of the list, waits for cooldowns. So a 429 gets here only when
 //! waiting was refused. Failures that are about something else too do not lead here: a retry may mend those.
 
-use crate::classify::{Reason, TerminalKind};
 use crate::config::ComboTarget;
 use crate::ids::ModelId;
 use crate::number::Finite;
@@ -12,7 +11,7 @@ use crate::number::Finite;
 use super::exclusion::Exclusions;
 use super::progress::results;
 use super::resolve::Route;
-use super::{Exclusion, ExclusionReason, Input, PriorAttempt};
+use super::{Input, PriorAttempt};
 
 /// What stands for the position of the emergency target, which is in no list.
 pub const EMERGENCY_TARGET: u32 = u32::MAX;
@@ -76,25 +75,7 @@ pub(super) fn target(
 /// Every failure speaks of a budget; where nothing was sent, everything excluded is.
 fn is_out_of_budget(attempts: &[PriorAttempt], excluded: &Exclusions) -> bool {
     if attempts.is_empty() {
-        // What never ends, such as an account that the key may not use, says nothing either way.
-        let excluded = excluded.list();
-        return excluded.iter().any(is_budget)
-            && excluded
-                .iter()
-                .all(|exclusion| is_budget(exclusion) || !exclusion.reason.is_timer());
+        return excluded.is_out_of_budget();
     }
     results(attempts).all(|result| result.classification.over_budget)
-}
-
-fn is_budget(exclusion: &Exclusion) -> bool {
-    match exclusion.reason {
-        ExclusionReason::Terminal(kind) => kind == TerminalKind::CreditsExhausted,
-        ExclusionReason::ConnectionCooldown
-        | ExclusionReason::ModelLockout
-        | ExclusionReason::QuotaCutoff => matches!(
-            exclusion.cause,
-            Some(Reason::QuotaExhausted | Reason::Credits)
-        ),
-        _ => false,
-    }
 }

@@ -44,7 +44,8 @@ pub(super) fn ends_request(scene: &Scene<'_>, last: &PriorAttempt) -> bool {
     })
 }
 
-/// Several targets in a row found the same fault in the shape of the request.
+/// Several targets in a row found the same fault in the shape of the request. An input that is too large for a model is
+/// none: a larger model may take it (decision 50), and [`ends_request`] knows whether one is left.
 pub(super) fn is_same_fault(attempts: &[PriorAttempt]) -> bool {
     let faults: Vec<&Classification> = results(attempts)
         .map(|result| &result.classification)
@@ -53,7 +54,10 @@ pub(super) fn is_same_fault(attempts: &[PriorAttempt]) -> bool {
         return false;
     };
     let streak = faults.iter().rev().take_while(|fault| {
-        fault.status == 400 && fault.request_scoped && fault.reason == last.reason
+        fault.status == 400
+            && fault.request_scoped
+            && fault.reason == last.reason
+            && !is_input_bound(fault)
     });
     streak.count() >= SAME_FAULTS
 }

@@ -1,6 +1,6 @@
 //! What was excluded, kept short: a provider may have thousands of accounts that all cool down.
 
-use crate::classify::TerminalKind;
+use crate::classify::{Reason, TerminalKind};
 use crate::time::Timestamp;
 
 use super::{Exclusion, ExclusionReason};
@@ -96,12 +96,19 @@ pub(super) struct Exclusions {
     list: Vec<Exclusion>,
     any_timer: bool,
     any_full: bool,
+    any_budget: bool,
+    any_other_timer: bool,
     soonest_end: Option<Timestamp>,
 }
 
 impl Exclusions {
     /// Adds one.
     pub(super) fn push(&mut self, exclusion: Exclusion) {
+        if is_budget(&exclusion) {
+            self.any_budget = true;
+        } else if exclusion.reason.is_timer() {
+            self.any_other_timer = true;
+        }
         if exclusion.reason.is_timer() {
             self.any_timer = true;
             self.soonest_end = match (self.soonest_end, exclusion.until) {
@@ -119,6 +126,8 @@ impl Exclusions {
     pub(super) fn append(&mut self, other: Self) {
         self.any_timer |= other.any_timer;
         self.any_full |= other.any_full;
+        self.any_budget |= other.any_budget;
+        self.any_other_timer |= other.any_other_timer;
         self.soonest_end = match (self.soonest_end, other.soonest_end) {
             (Some(one), Some(other)) => Some(one.min(other)),
             (one, other) => one.or(other),
@@ -137,6 +146,12 @@ impl Exclusions {
         self.any_full
     }
 
+    /// Money or quota is used up, and nothing is excluded for anything else that ends by itself. What never ends, such as
+    /// an account that the key may not use, says nothing either way.
+    pub(super) fn is_out_of_budget(&self) -> bool {
+        self.any_budget && !self.any_other_timer
+    }
+
     /// The earliest known end of one that ends by itself.
     pub(super) fn soonest_end(&self) -> Option<Timestamp> {
         self.soonest_end
@@ -150,5 +165,19 @@ impl Exclusions {
     /// The first ones, in order.
     pub(super) fn list(&self) -> &[Exclusion] {
         &self.list
+    }
+}
+
+/// Money or quota is used up.
+fn is_budget(exclusion: &Exclusion) -> bool {
+    match exclusion.reason {
+        ExclusionReason::Terminal(kind) => kind == TerminalKind::CreditsExhausted,
+        ExclusionReason::ConnectionCooldown
+        | ExclusionReason::ModelLockout
+        | ExclusionReason::QuotaCutoff => matches!(
+            exclusion.cause,
+            Some(Reason::QuotaExhausted | Reason::Credits)
+        ),
+        _ => false,
     }
 }

@@ -289,7 +289,7 @@ fn quota_cutoff(candidate: &Candidate<'_>) -> Option<Hit> {
     let cutoff = f64::from(settings.cutoff_percent) / 100.0;
     let end = quota::cut_off(&snapshot, &candidate.target.model, cutoff, candidate.at)?;
     Some(Hit {
-        until: end.until,
+        until: Some(end.until),
         cause: Some(Reason::QuotaExhausted),
         ..Hit::of_account(ExclusionReason::QuotaCutoff)
     })

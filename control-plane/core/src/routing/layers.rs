@@ -56,7 +56,7 @@ pub(super) fn apply(ordered: &mut Ordered, question: &Question<'_>, strategy: St
             question
                 .candidates
                 .get(*index)
-                .map(|candidate| rendezvous.rank(candidate))
+                .map(|candidate| rendezvous.rank(&candidate))
         }),
         CacheScope::WithinModels => sort_within_models(movable, question, &rendezvous),
     }
@@ -143,7 +143,7 @@ fn sort_within_models(order: &mut [usize], question: &Question<'_>, rendezvous: 
             question
                 .candidates
                 .get(*index)
-                .map(|candidate| rendezvous.rank(candidate))
+                .map(|candidate| rendezvous.rank(&candidate))
         });
         for ((place, _), member) in of_model.iter().zip(members) {
             if let Some(slot) = order.get_mut(*place) {

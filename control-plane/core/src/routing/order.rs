@@ -10,7 +10,9 @@ use super::layers;
 use super::progress::{Progress, results};
 use super::reordered::is_stale;
 use super::resolve::NOTHING_SET;
-use super::strategy::{self, Candidate, Charge, Conditions, Halt, Ordered, Question, Scope};
+use super::strategy::{
+    self, Candidate, Candidates, Charge, Conditions, Halt, Ordered, Question, Scope, Walk,
+};
 use super::turns::Peeking;
 use super::units;
 
@@ -132,7 +134,7 @@ impl Sequence {
         let peeking = Peeking(scene.input.turns);
         let question = Question {
             scope: &scope,
-            candidates: &candidates,
+            candidates: Candidates::Targets(&candidates),
             config: scene.route.config,
             catalogue: &scene.input.config.catalogue,
             facts: scene.input.facts,
@@ -200,7 +202,7 @@ pub(super) fn accounts(
     accounts: &[std::sync::Arc<Connection>],
     surroundings: &Surroundings<'_>,
     is_eligible: &dyn Fn(&Connection) -> bool,
-) -> Result<Option<Vec<usize>>, Halt> {
+) -> Result<Option<Walk>, Halt> {
     let Some(entry) = scene.input.config.provider(&target.provider) else {
         return Ok(None);
     };
@@ -209,22 +211,15 @@ pub(super) fn accounts(
         return Ok(None);
     }
     let scope = Scope::Accounts(target.provider.clone());
-    let candidates: Vec<Candidate<'_>> = accounts
-        .iter()
-        .zip(0..)
-        .map(|(account, group)| Candidate {
-            key: account.id.as_str(),
-            connection: Some(&account.id),
-            group,
-            ..candidate(target)
-        })
-        .collect();
     let peeking = Peeking(scene.input.turns);
     // What is looked at as it will be later is waited for.
     let is_sent_now = surroundings.at <= scene.input.now;
-    let ordered = ordering.order(&Question {
+    let walk = ordering.walk(&Question {
         scope: &scope,
-        candidates: &candidates,
+        candidates: Candidates::Accounts {
+            of: candidate(target),
+            accounts,
+        },
         config: &NOTHING_SET,
         catalogue: &scene.input.config.catalogue,
         facts: scene.input.facts,
@@ -242,7 +237,7 @@ pub(super) fn accounts(
         seed: scene.input.random,
         now: scene.input.now,
     })?;
-    Ok(Some(ordered.order))
+    Ok(Some(walk))
 }
 
 fn candidate(target: &ComboTarget) -> Candidate<'_> {

@@ -12,7 +12,7 @@ use crate::state::apply::{Judged, Subject, apply_classified};
 use crate::state::{ConnectionState, ProviderState};
 
 use super::resolve::Route;
-use super::{Input, PriorAttempt, View};
+use super::{AttemptsSoFar, Input, PriorAttempt, View};
 
 /// A view for one decision. Without earlier attempts it copies nothing.
 pub(super) struct PrivateView<'a> {
@@ -32,7 +32,8 @@ impl<'a> PrivateView<'a> {
         let attempts = &input.so_far.attempts;
         for (index, prior) in attempts.iter().enumerate() {
             let next = attempts.get(index.saturating_add(1));
-            view.apply(input, prior, vetoes_breaker(prior, next, route), route);
+            let vetoed = vetoes_breaker(input.so_far, prior, next, route);
+            view.apply(input, prior, vetoed, route);
         }
         view
     }
@@ -101,9 +102,14 @@ impl<'a> PrivateView<'a> {
 }
 
 /// Whether the breaker leaves this failure uncounted because a combo goes on to a target of the same provider
-/// (`failure-state.md` §1.6). For the last failure, where the request goes is what is being decided; the next
-/// target of the list stands for it.
-fn vetoes_breaker(prior: &PriorAttempt, next: Option<&PriorAttempt>, route: &Route<'_>) -> bool {
+/// (`failure-state.md` §1.6). For the last failure, where the request goes is what is being decided; the next target of
+/// the request's order stands for it.
+fn vetoes_breaker(
+    so_far: &AttemptsSoFar,
+    prior: &PriorAttempt,
+    next: Option<&PriorAttempt>,
+    route: &Route<'_>,
+) -> bool {
     if route.combo.is_none() {
         return false;
     }
@@ -114,9 +120,17 @@ fn vetoes_breaker(prior: &PriorAttempt, next: Option<&PriorAttempt>, route: &Rou
             next.pass,
             next.target,
         ),
-        None => usize::try_from(prior.target)
-            .ok()
-            .and_then(|target| route.targets.get(target.saturating_add(1)))
+        None => successor(&so_far.order, prior.target)
+            .and_then(|target| route.targets.get(usize::try_from(target).ok()?))
             .is_some_and(|target| target.provider == prior.attempt.provider),
     }
+}
+
+/// Which target is tried after this one; an empty order is that of the list.
+fn successor(order: &[u32], target: u32) -> Option<u32> {
+    if order.is_empty() {
+        return target.checked_add(1);
+    }
+    let rank = order.iter().position(|listed| *listed == target)?;
+    order.get(rank.checked_add(1)?).copied()
 }

@@ -4,17 +4,18 @@ use crate::ids::ModelId;
 use crate::telemetry::QuotaSnapshot;
 use crate::time::Timestamp;
 
-use super::strategy::quota::{Window, is_enough, latest_known_end, limit_until, windows};
+use super::strategy::quota::{Window, is_enough, latest_end, limit_until, windows};
 
 /// Too little is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CutOff {
-    /// When enough is left again; `None` when nobody knows.
-    pub(super) until: Option<Timestamp>,
+    /// When enough is left again, or what is known of it counts no more.
+    pub(super) until: Timestamp,
 }
 
 /// Whether at most the share `cutoff` (0..=1) is left of any window that a model uses, and until when: all such windows
-/// must have begun anew. Where no window is known, what is known of the whole counts. Nothing known is no reason.
+/// must have begun anew, or have lasted for their whole length since they were seen. Where no window is known, what is
+/// known of the whole counts. Nothing known is no reason.
 pub(super) fn cut_off(
     snapshot: &QuotaSnapshot,
     model: &ModelId,
@@ -22,13 +23,7 @@ pub(super) fn cut_off(
     at: Timestamp,
 ) -> Option<CutOff> {
     let is_spent = |window: &Window| !window.is_over(at) && is_enough(cutoff, 1.0 - window.used);
-    let mut spent = windows(snapshot, model).filter(is_spent).peekable();
-    if spent.peek().is_some() {
-        let until = latest_known_end(spent);
-        return Some(CutOff { until });
-    }
-    let limit_stands = limit_until(snapshot).is_some_and(|end| end > at);
-    limit_stands.then_some(CutOff {
-        until: snapshot.resets_at,
-    })
+    let spent = windows(snapshot, model).filter(is_spent);
+    let until = latest_end(spent).or_else(|| limit_until(snapshot).filter(|end| *end > at))?;
+    Some(CutOff { until })
 }

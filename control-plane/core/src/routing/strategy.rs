@@ -8,6 +8,7 @@
 
 pub mod auto;
 mod cache_optimized;
+mod candidates;
 mod context_optimized;
 mod cost_optimized;
 pub(super) mod headroom;
@@ -32,7 +33,8 @@ mod strict_random;
 #[cfg(test)]
 mod tests;
 mod tie;
-mod weighted;
+mod walk;
+pub(super) mod weighted;
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -40,34 +42,19 @@ use std::sync::Arc;
 use crate::breaker::Phase;
 use crate::catalogue::Catalogue;
 use crate::config::{ComboConfig, Strategy};
-use crate::ids::{ComboName, ConnectionId, ModelId, ProviderId};
-use crate::number::Finite;
+use crate::ids::{ComboName, ConnectionId, ProviderId};
 use crate::random::Random;
 use crate::telemetry::Telemetry;
 use crate::time::Timestamp;
 
+pub use candidates::{Candidate, Candidates};
+pub use least_used::Ranking;
 pub use round_robin::{batch_limit, served_position};
+pub use walk::Walk;
 
 use seed::Seed;
 
 use super::{Rejection, RequestFacts};
-
-/// One thing to be ordered.
-#[derive(Clone, Debug)]
-pub struct Candidate<'a> {
-    /// Identity for counts, decks, stickiness and hashes (`routing.md` §1.3, `executionKey`).
-    pub key: &'a str,
-    /// Provider.
-    pub provider: &'a ProviderId,
-    /// Model.
-    pub model: &'a ModelId,
-    /// Account, where it is one or is pinned to one.
-    pub connection: Option<&'a ConnectionId>,
-    /// Top-level step it belongs to; the candidates of a group stand together and share their weight.
-    pub group: u32,
-    /// Weight of the group, 0..=100.
-    pub weight: Finite,
-}
 
 /// Whose order is asked for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -123,6 +110,16 @@ pub trait Turns {
     fn deficits(&self, combo: &ComboName) -> Arc<Deficits>;
     /// Requests that this process sent to a connection just now, so that telemetry may not tell of them yet.
     fn sent_just_now(&self, connection: &ConnectionId, now: Timestamp) -> u32;
+    /// The same of a target of a combo, by its execution key.
+    fn sent_to_target(&self, combo: &ComboName, key: &str, now: Timestamp) -> u32;
+    /// The accounts of a provider as telemetry of this moment ranks them, made where none is kept. It may be a little
+    /// older while another decision makes it.
+    fn ranking(
+        &self,
+        provider: &ProviderId,
+        as_of: Timestamp,
+        make: &dyn Fn() -> Ranking,
+    ) -> Arc<Ranking>;
 }
 
 /// A change of what is owed; takes effect only if nobody changed it since.
@@ -145,7 +142,7 @@ pub struct Question<'a> {
     /// Whose order.
     pub scope: &'a Scope,
     /// What is to be ordered.
-    pub candidates: &'a [Candidate<'a>],
+    pub candidates: Candidates<'a>,
     /// The combo's members after the cascade; for accounts the defaults.
     pub config: &'a ComboConfig,
     /// Prices and abilities.
@@ -196,7 +193,7 @@ impl<'a> Question<'a> {
     }
 
     /// All positions, ascending by `key`; equals stay in the order of the candidates.
-    fn sorted_by<K: Ord>(&self, key: impl Fn(&'a Candidate<'a>) -> K) -> Vec<usize> {
+    fn sorted_by<K: Ord>(&self, key: impl Fn(Candidate<'a>) -> K) -> Vec<usize> {
         let mut keyed: Vec<(K, usize)> = self
             .candidates
             .iter()
@@ -277,6 +274,15 @@ pub trait Order: Debug + Sync {
     /// # Errors
     /// [`Halt`]: something must happen first, or the request ends here.
     fn order(&self, question: &Question<'_>) -> Result<Ordered, Halt>;
+
+    /// The same order, as far as somebody walks it. Who can say who is next without looking at all candidates does: it
+    /// is asked for accounts, of which the first that may be used is all that is needed.
+    ///
+    /// # Errors
+    /// [`Halt`], as [`Order::order`].
+    fn walk(&self, question: &Question<'_>) -> Result<Walk, Halt> {
+        Ok(self.order(question)?.order.into())
+    }
 }
 
 /// The code of a strategy.

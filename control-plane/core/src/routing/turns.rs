@@ -16,13 +16,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arc_swap::ArcSwap;
 
 use crate::config::{Config, Strategy};
-use crate::ids::{ComboName, ConnectionId};
+use crate::ids::{ComboName, ConnectionId, ProviderId};
 use crate::random::Random;
 use crate::time::Timestamp;
 
 use super::Dispatch;
+use super::rankings::KeptRanking;
 use super::recent::Recent;
-use super::strategy::{Deficits, Scope, TurnKey, TurnPurpose, Turns};
+use super::strategy::{Deficits, Ranking, Scope, TurnKey, TurnPurpose, Turns};
 
 /// How often a decision is made anew because others were faster at what it rests on.
 const MAX_CONFLICTS: u32 = 16;
@@ -33,8 +34,13 @@ const START_BELOW: u64 = 1 << 20;
 #[derive(Debug, Default)]
 pub struct Counters {
     scopes: BTreeMap<Scope, Arc<ScopeCounters>>,
-    /// What was sent just now to the accounts of `quota-share` combos ([`Recent`]).
+    /// What was sent just now ([`Recent`]) to the accounts of `quota-share` combos, and of providers whose least used
+    /// account is first.
     sent: BTreeMap<ConnectionId, Arc<AtomicU64>>,
+    /// The same of the targets of `least-used` combos, by execution key.
+    sent_to_targets: BTreeMap<ComboName, BTreeMap<Arc<str>, Arc<AtomicU64>>>,
+    /// Providers whose least used account is first.
+    rankings: BTreeMap<ProviderId, KeptRanking>,
 }
 
 #[derive(Debug)]
@@ -104,13 +110,47 @@ impl Counters {
             .filter(|entry| entry.combo.strategy == Strategy::QuotaShare)
             .flat_map(|entry| entry.targets.iter())
             .filter_map(|target| target.connection.as_ref());
+        let ranked = || {
+            let providers = config.providers.values();
+            providers
+                .filter(|entry| entry.provider.account_strategy.strategy() == Strategy::LeastUsed)
+        };
+        let of_ranked = ranked().flat_map(|entry| &entry.connections);
         let sent = shared
+            .chain(of_ranked.map(|connection| &connection.id))
             .map(|connection| {
                 let known = previous.and_then(|previous| previous.sent.get(connection));
                 (connection.clone(), known.cloned().unwrap_or_default())
             })
             .collect();
-        Self { scopes, sent }
+        let least_used = config
+            .combos
+            .values()
+            .filter(|entry| entry.combo.strategy == Strategy::LeastUsed);
+        let sent_to_targets = least_used
+            .map(|entry| {
+                let name = &entry.combo.name;
+                let known = previous.and_then(|previous| previous.sent_to_targets.get(name));
+                let targets = entry.targets.iter().map(|target| {
+                    let known = known.and_then(|known| known.get(&target.key));
+                    (Arc::clone(&target.key), known.cloned().unwrap_or_default())
+                });
+                (name.clone(), targets.collect())
+            })
+            .collect();
+        Self {
+            scopes,
+            sent,
+            sent_to_targets,
+            // The positions in a ranking are those of this configuration.
+            rankings: ranked()
+                .map(|entry| (entry.provider.id.clone(), KeptRanking::default()))
+                .collect(),
+        }
+    }
+
+    fn of_target(&self, combo: &ComboName, key: &str) -> Option<&AtomicU64> {
+        Some(self.sent_to_targets.get(combo)?.get(key)?)
     }
 
     /// Counts a dispatch in that is sent now.
@@ -120,7 +160,10 @@ impl Counters {
         {
             counter.fetch_max(*to, Ordering::AcqRel);
         }
-        if let Some(sent) = self.sent.get(&dispatch.connection) {
+        let of_combo = dispatch.combo.as_ref();
+        let of_target = of_combo.and_then(|combo| self.of_target(combo, &dispatch.target_key));
+        let of_account = self.sent.get(&dispatch.connection).map(AsRef::as_ref);
+        for sent in of_target.into_iter().chain(of_account) {
             sent.update(Ordering::AcqRel, Ordering::Acquire, |bits| {
                 Recent::from_bits(bits).sent(now).to_bits()
             });
@@ -272,10 +315,30 @@ impl Turns for DecisionTurns<'_> {
     }
 
     fn sent_just_now(&self, connection: &ConnectionId, now: Timestamp) -> u32 {
-        self.counters.sent.get(connection).map_or(0, |sent| {
-            Recent::from_bits(sent.load(Ordering::Acquire)).count(now)
-        })
+        let sent = self.counters.sent.get(connection);
+        sent.map_or(0, |sent| count(sent, now))
     }
+
+    fn sent_to_target(&self, combo: &ComboName, key: &str, now: Timestamp) -> u32 {
+        let sent = self.counters.of_target(combo, key);
+        sent.map_or(0, |sent| count(sent, now))
+    }
+
+    fn ranking(
+        &self,
+        provider: &ProviderId,
+        as_of: Timestamp,
+        make: &dyn Fn() -> Ranking,
+    ) -> Arc<Ranking> {
+        match self.counters.rankings.get(provider) {
+            Some(kept) => kept.get(as_of, make),
+            None => Arc::new(make()),
+        }
+    }
+}
+
+fn count(sent: &AtomicU64, now: Timestamp) -> u32 {
+    Recent::from_bits(sent.load(Ordering::Acquire)).count(now)
 }
 
 /// Shows whose turn would be next, and takes none.
@@ -296,5 +359,18 @@ impl Turns for Peeking<'_> {
 
     fn sent_just_now(&self, connection: &ConnectionId, now: Timestamp) -> u32 {
         self.0.sent_just_now(connection, now)
+    }
+
+    fn sent_to_target(&self, combo: &ComboName, key: &str, now: Timestamp) -> u32 {
+        self.0.sent_to_target(combo, key, now)
+    }
+
+    fn ranking(
+        &self,
+        provider: &ProviderId,
+        as_of: Timestamp,
+        make: &dyn Fn() -> Ranking,
+    ) -> Arc<Ranking> {
+        self.0.ranking(provider, as_of, make)
     }
 }

@@ -10,7 +10,7 @@ use crate::config::{ComboConfig, ComboEntry, ComboTarget, Strategy, Unit};
 use crate::ids::ComboName;
 
 use super::accounts::Scene;
-use super::strategy::{self, Candidate, Conditions, Halt, Ordered, Question, Scope};
+use super::strategy::{self, Candidate, Candidates, Conditions, Halt, Ordered, Question, Scope};
 use super::turns::Peeking;
 
 /// Positions of the targets in order, without those that are ruled out. `takes_turn`: the order will be used.
@@ -103,7 +103,7 @@ impl Level<'_> {
             .collect();
         let mut ordered = ordering.order(&Question {
             scope: &scope,
-            candidates: &candidates,
+            candidates: Candidates::Targets(&candidates),
             config: self.config,
             catalogue: &input.config.catalogue,
             facts: input.facts,

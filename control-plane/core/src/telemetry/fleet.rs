@@ -14,6 +14,7 @@ use super::{LastKnownGood, Performance, QuotaSnapshot, Telemetry, quota};
 /// The past of the whole fleet, as one process knows it.
 #[derive(Debug, Default)]
 pub struct Fleet {
+    as_of: Timestamp,
     combos: BTreeMap<ComboName, Combo>,
     connections: BTreeMap<ConnectionId, Connection>,
     tool_limits: BTreeMap<ProviderId, u32>,
@@ -60,6 +61,7 @@ impl Fleet {
         let sum = sum.take();
         let is_full = |kind| sum.count(kind) >= bounds.most(kind);
         let mut fleet = Self {
+            as_of: now,
             targets_are_full: is_full(Kind::Targets) || is_full(Kind::Combos),
             connections_are_full: is_full(Kind::Connections),
             left_out,
@@ -147,6 +149,10 @@ fn connection(past: ConnectionPast, now: Timestamp) -> Connection {
 }
 
 impl Telemetry for Fleet {
+    fn as_of(&self) -> Timestamp {
+        self.as_of
+    }
+
     fn target_requests(&self, combo: &ComboName, key: &str) -> Option<u64> {
         Some(self.combos.get(combo)?.targets.get(key)?.requests)
     }

@@ -119,11 +119,12 @@ impl Track {
 
     fn performance(&self, requests: u64) -> Performance {
         let ratio = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
+        let judged = self.succeeded + self.failed;
         let mean = ratio(self.latency_ms, self.succeeded);
         let variance = ratio(self.latency_ms_squared, self.succeeded) - mean * mean;
         Performance {
             requests,
-            success_rate: ratio(self.succeeded, self.succeeded + self.failed).clamp(0.0, 1.0),
+            success_rate: (judged > 0.0).then(|| (self.succeeded / judged).clamp(0.0, 1.0)),
             mean_latency_ms: mean,
             p95_latency_ms: self.percentile(0.95),
             latency_std_dev_ms: variance.max(0.0).sqrt(),
@@ -245,7 +246,7 @@ mod tests {
     fn mean_deviation_and_rate_are_those_of_the_samples() {
         let performance = track(&[100, 200, 300], 1).ever().unwrap();
         assert_eq!(performance.requests, 4);
-        assert!(close(performance.success_rate, 0.75));
+        assert!(close(performance.success_rate.unwrap(), 0.75));
         assert!(close(performance.mean_latency_ms, 200.0));
         assert!(close(
             performance.latency_std_dev_ms,
@@ -277,13 +278,11 @@ mod tests {
     #[test]
     fn what_says_nothing_counts_as_ended_only() {
         let performance = Track::without_verdict(NOW).ever().unwrap();
-        assert_eq!(
-            performance,
-            Performance {
-                requests: 1,
-                ..Performance::default()
-            }
-        );
+        let known = (performance.requests, performance.success_rate);
+        assert_eq!(known, (1, None));
+        assert_eq!(performance.mean_latency_ms, 0.0);
+        let failed = Track::failure(NOW).ever().unwrap();
+        assert_eq!(failed.success_rate, Some(0.0));
         assert_eq!(Track::without_verdict(NOW).recent(NOW), None);
         assert_eq!(Track::default().ever(), None);
     }
@@ -301,7 +300,7 @@ mod tests {
         });
         let performance = track.ever().unwrap();
         for number in [
-            performance.success_rate,
+            performance.success_rate.unwrap_or_default(),
             performance.mean_latency_ms,
             performance.p95_latency_ms,
             performance.latency_std_dev_ms,
@@ -335,7 +334,7 @@ mod tests {
             rotated.rotate_left(rotation % tracks.len());
             let (one, two) = (merged(&tracks), merged(&rotated));
             prop_assert_eq!(one.requests, two.requests);
-            prop_assert!(close(one.success_rate, two.success_rate));
+            prop_assert!(close(one.success_rate.unwrap(), two.success_rate.unwrap()));
             prop_assert!(close(one.mean_latency_ms, two.mean_latency_ms));
             prop_assert!(close(one.p95_latency_ms, two.p95_latency_ms));
         }

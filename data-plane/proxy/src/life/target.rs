@@ -80,10 +80,11 @@ impl Target {
         }));
     }
 
-    /// Learns how many tools the provider takes, where an error says so (`routing.md` §13.3).
-    pub(super) fn learns(&self, control: &impl ControlPort, outcome: &Outcome) {
+    /// Learns how many tools the provider takes, where an error says so about a request that offered so many
+    /// (`routing.md` §13.3).
+    pub(super) fn learns(&self, control: &impl ControlPort, outcome: &Outcome, offered: u32) {
         if let Outcome::Response(error) = outcome
-            && let Some(limit) = learn_tool_limit(error.status, &error.body)
+            && let Some(limit) = learn_tool_limit(error.status, &error.body, offered)
             && !self.synthetic
         {
             let provider = self.provider.clone();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rstest::rstest;
-use serde_json::json;
+use serde_json::{Value, json};
 use tidegate_core::outcome::{LocalFault, Outcome, StreamFault, TransportFault};
 use tidegate_fake_upstream::{Mode, Selector};
 use tidegate_plane_client::Deadlines;
@@ -266,10 +266,21 @@ async fn a_request_waits_for_a_short_cooldown() {
     );
 }
 
+/// Who finds no room to wait gets the answer that there is without a wait.
+#[rstest]
+#[case::cooldown("one/m", json!({}), Mode::rate_limited("5"), 429)]
+#[case::retry_delay("duo", json!({"maxRetries": 1}), Mode::status(500), 200)]
 #[tokio::test]
-async fn too_many_waiting_requests_are_refused() {
+async fn beyond_so_many_waiting_requests_none_waits(
+    #[case] model: &str,
+    #[case] combo: Value,
+    #[case] mode: Mode,
+    #[case] expected: u16,
+) {
     let bench = Bench::start_with(Options {
         waits: true,
+        combo,
+        settings: json!({"connectionCooldown": {"apikey": {"baseCooldownMs": 1}}}),
         limits: tidegate_proxy::Limits {
             max_waiting: 0,
             ..Default::default()
@@ -277,14 +288,11 @@ async fn too_many_waiting_requests_are_refused() {
         ..Options::default()
     })
     .await;
-    bench.one.set_default(Mode::rate_limited("5"));
-    let reply = bench
-        .client
-        .post("/v1/chat/completions", &chat("one/m", false))
-        .await;
-    assert_eq!(
-        (reply.status, reply.code().as_str()),
-        (503, "wait_queue_full")
-    );
-    assert!(reply.header("retry-after").is_some());
+    bench.one.set_default(mode);
+    let chat = chat(model, false);
+    let reply = bench.client.post("/v1/chat/completions", &chat).await;
+    assert_eq!(reply.status, expected, "{reply:?}");
+    assert_eq!(reply.header("retry-after").is_some(), expected == 429);
+    assert_eq!(bench.one.log().count(&Selector::any()), 1);
+    assert_eq!(bench.metric("tidegate_dp_waits_refused_total").await, 1.0);
 }

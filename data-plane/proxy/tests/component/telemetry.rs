@@ -1,5 +1,7 @@
 //! What is told of attempts for strategies to know.
 
+use rstest::rstest;
+use serde_json::json;
 use tidegate_core::telemetry::aggregate::{End, Verdict};
 use tidegate_fake_upstream::Mode;
 use tidegate_plane_client::Observation;
@@ -117,22 +119,29 @@ async fn headers_of_any_answer_tell_of_quotas() {
     }
 }
 
+#[rstest]
+#[case::more_than_it_takes(101, Some(("one", 100)))]
+#[case::within_the_limit(100, None)]
 #[tokio::test]
-async fn how_many_tools_a_provider_takes_is_learned_from_its_refusal() {
+async fn how_many_tools_a_provider_takes_is_learned_from_its_refusal(
+    #[case] tools: usize,
+    #[case] expected: Option<(&str, u32)>,
+) {
     let bench = Bench::start().await;
     let error = r#"{"error":{"message":"'tools': maximum number of items is 100"}}"#;
     bench.one.set_default(Mode::status_with_body(400, error));
-    let reply = bench
-        .client
-        .post("/v1/chat/completions", &chat("duo", false))
-        .await;
+    let mut request = chat("duo", false);
+    request["tools"] = (0..tools)
+        .map(|number| json!({"type": "function", "function": {"name": format!("f{number}")}}))
+        .collect();
+    let reply = bench.client.post("/v1/chat/completions", &request).await;
     assert_eq!(reply.status, 200, "{reply:?}");
     let observed = bench.control.heard().observed;
     let learned = observed.iter().find_map(|observation| match observation {
         Observation::ToolLimit(provider, limit, _) => Some((provider.as_str(), *limit)),
         _ => None,
     });
-    assert_eq!(learned, Some(("one", 100)));
+    assert_eq!(learned, expected);
     // The refusal says nothing of the target.
     assert_eq!(ends(&observed)[0].verdict, Verdict::None);
 }

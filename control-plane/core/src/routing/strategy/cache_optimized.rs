@@ -20,7 +20,7 @@ impl Order for CacheOptimized {
         };
         let rendezvous = Rendezvous::new(key);
         Ok(question
-            .sorted_by(|candidate| rendezvous.rank(candidate))
+            .sorted_by(|candidate| rendezvous.rank(&candidate))
             .into())
     }
 }

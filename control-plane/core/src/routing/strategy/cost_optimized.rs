@@ -26,11 +26,11 @@ impl Order for CostOptimized {
                 .candidates
                 .iter()
                 .enumerate()
-                .any(|(index, one)| is_premium(one) && question.conditions.is_eligible(index));
+                .any(|(index, one)| is_premium(&one) && question.conditions.is_eligible(index));
         let may_be_used = |candidate: &Candidate<'_>| !premium_only || is_premium(candidate);
         let order = question.sorted_by(|candidate| {
-            let price = info(candidate).input_price;
-            (!may_be_used(candidate), price.is_none(), price)
+            let price = info(&candidate).input_price;
+            (!may_be_used(&candidate), price.is_none(), price)
         });
         let usable = question
             .candidates

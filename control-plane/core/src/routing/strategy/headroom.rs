@@ -23,7 +23,7 @@ impl Order for Headroom {
 
     fn order(&self, question: &Question<'_>) -> Result<Ordered, Halt> {
         let order = question.sorted_by(|candidate| {
-            let quota = quota::of(question, candidate);
+            let quota = quota::of(question, &candidate);
             Reverse(Score::new(left(quota.as_deref(), question.now)))
         });
         let has_no_past = |candidate: &Candidate<'_>| has_no_past(question, candidate);

@@ -14,7 +14,12 @@ pub(super) fn by_chance(
     order: Vec<usize>,
     is_left_out: impl Fn(&Candidate<'_>) -> bool,
 ) -> Vec<usize> {
-    let is_left_out = |index: &usize| question.candidates.get(*index).is_some_and(&is_left_out);
+    let is_left_out = |index: &usize| {
+        question
+            .candidates
+            .get(*index)
+            .is_some_and(|candidate| is_left_out(&candidate))
+    };
     let (mut left_out, mut known): (Vec<usize>, Vec<usize>) =
         order.into_iter().partition(is_left_out);
     if left_out.is_empty() {

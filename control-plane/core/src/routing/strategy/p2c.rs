@@ -2,13 +2,16 @@
 //!
 //! The better one has the higher sum of success rate and speed; the second wins only if it is better. The loser stays
 //! where it is. What is not known of is taken for mediocre, so that it is tried now and then.
+//!
+//! Accounts are drawn among those that no gate excludes (`routing.md` §5.0). If excluded ones were drawn too, the requests
+//! that they win would all fall to the first account of the list.
 
 use crate::breaker::Phase;
 use crate::random::Random;
 use crate::telemetry::Performance;
 
 use super::score::Score;
-use super::{Candidate, Halt, Order, Ordered, Question, Scope, first_of};
+use super::{Candidate, Halt, Order, Ordered, Question, Scope, Walk};
 
 /// Share of successes of what nothing is known of.
 const UNKNOWN_SUCCESS: f64 = 0.5;
@@ -23,17 +26,38 @@ pub(super) struct PowerOfTwoChoices;
 
 impl Order for PowerOfTwoChoices {
     fn order(&self, question: &Question<'_>) -> Result<Ordered, Halt> {
+        Ok(self.walk(question)?.collect::<Vec<_>>().into())
+    }
+
+    fn walk(&self, question: &Question<'_>) -> Result<Walk, Halt> {
         let count = question.candidates.len();
-        if count < 2 {
-            return Ok((0..count).collect::<Vec<_>>().into());
-        }
-        let (first, second) = two_of(&mut question.random(), count);
-        let winner = if score(question, second) > score(question, first) {
-            second
-        } else {
-            first
+        let winner = match question.scope {
+            _ if count < 2 => None,
+            Scope::Combo(_) => {
+                let (first, second) = two_of(&mut question.random(), count);
+                Some(better(question, first, second))
+            }
+            Scope::Accounts(_) => {
+                let mut eligible = question
+                    .random()
+                    .draws(count)
+                    .filter(|position| question.conditions.is_eligible(*position));
+                let first = eligible.next();
+                match (first, eligible.next()) {
+                    (Some(first), Some(second)) => Some(better(question, first, second)),
+                    (first, _) => first,
+                }
+            }
         };
-        Ok(first_of(count, winner).into())
+        Ok(Walk::preferring(winner.unwrap_or(0), count))
+    }
+}
+
+fn better(question: &Question<'_>, first: usize, second: usize) -> usize {
+    if score(question, second) > score(question, first) {
+        second
+    } else {
+        first
     }
 }
 
@@ -57,7 +81,7 @@ fn score(question: &Question<'_>, index: usize) -> Score {
     let performance = question
         .candidates
         .get(index)
-        .and_then(|candidate| performance(question, candidate));
+        .and_then(|candidate| performance(question, &candidate));
     Score::new(success(performance) + speed(performance) - penalty)
 }
 
@@ -75,8 +99,10 @@ fn performance(question: &Question<'_>, candidate: &Candidate<'_>) -> Option<Per
 
 fn success(performance: Option<Performance>) -> f64 {
     performance
-        .filter(|known| known.requests > 0 && known.success_rate.is_finite())
-        .map_or(UNKNOWN_SUCCESS, |known| known.success_rate.clamp(0.0, 1.0))
+        .filter(|known| known.requests > 0)
+        .and_then(|known| known.success_rate)
+        .filter(|rate| rate.is_finite())
+        .map_or(UNKNOWN_SUCCESS, |rate| rate.clamp(0.0, 1.0))
 }
 
 /// Where nothing succeeded yet there is no latency, which reads as 0.

@@ -142,12 +142,9 @@ pub(in crate::routing) fn limit_until(quota: &QuotaSnapshot) -> Option<Timestamp
         .or_else(|| Some(quota.observed_at.plus_ms(NO_WINDOW_MS)))
 }
 
-/// When all of these windows began anew; `None` when the end of one is not known, or there is none.
-pub(in crate::routing) fn latest_known_end(
-    mut windows: impl Iterator<Item = Window>,
-) -> Option<Timestamp> {
-    let first = windows.next()?.resets_at;
-    windows.fold(first, |latest, window| Some(latest?.max(window.resets_at?)))
+/// When all of these windows are over at the latest; `None` when there is none.
+pub(in crate::routing) fn latest_end(windows: impl Iterator<Item = Window>) -> Option<Timestamp> {
+    windows.map(|window| window.over_at).max()
 }
 
 /// Whether a share that is left is at least the one that is asked for.

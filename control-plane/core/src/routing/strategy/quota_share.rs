@@ -12,7 +12,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Candidate, Charge, Deficits, Halt, Order, Ordered, Question, Scope, place, quota};
+use super::{Candidates, Charge, Deficits, Halt, Order, Ordered, Question, Scope, place, quota};
 
 /// Debts count thousandths of a weight, so that weights with a fraction are shared by as exactly as whole ones.
 const UNITS_PER_WEIGHT: f64 = 1_000.0;
@@ -113,7 +113,7 @@ fn is_saturated(question: &Question<'_>, position: usize) -> bool {
     let Some(candidate) = question.candidates.get(position) else {
         return false;
     };
-    let Some(quota) = quota::of(question, candidate) else {
+    let Some(quota) = quota::of(question, &candidate) else {
         return false;
     };
     quota::session(&quota)
@@ -150,7 +150,7 @@ fn in_flight(question: &Question<'_>, position: usize) -> u32 {
 
 /// Whose turn it is among those with room, as a place in `room`, and what is owed after it.
 fn next_turn(
-    candidates: &[Candidate<'_>],
+    candidates: Candidates<'_>,
     room: &[usize],
     before: &Deficits,
 ) -> Option<(usize, Deficits)> {

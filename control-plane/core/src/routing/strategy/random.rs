@@ -1,6 +1,6 @@
 //! `random`: every order is as likely (`routing.md` §8.7).
 
-use super::{Halt, Order, Ordered, Question};
+use super::{Halt, Order, Ordered, Question, Walk};
 
 /// Shuffled for each request.
 #[derive(Debug)]
@@ -11,5 +11,10 @@ impl Order for Shuffled {
         let mut order: Vec<usize> = (0..question.candidates.len()).collect();
         question.random().shuffle(&mut order);
         Ok(order.into())
+    }
+
+    fn walk(&self, question: &Question<'_>) -> Result<Walk, Halt> {
+        let count = question.candidates.len();
+        Ok(Walk::drawn(question.random().draws(count)))
     }
 }

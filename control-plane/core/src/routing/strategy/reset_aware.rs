@@ -41,7 +41,7 @@ impl Order for ResetAware {
         let order = tie::sorted_with_turns(
             question,
             |candidate| {
-                let quota = quota::of(question, candidate);
+                let quota = quota::of(question, &candidate);
                 Reverse(terms.score(quota.as_deref(), candidate.model, question.now))
             },
             |Reverse(best), Reverse(other)| {

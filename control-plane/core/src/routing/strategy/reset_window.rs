@@ -29,7 +29,7 @@ impl Order for ResetWindows {
         let order = tie::sorted_with_turns(
             question,
             |candidate| {
-                let left_ms = left_ms(question, candidate);
+                let left_ms = left_ms(question, &candidate);
                 (left_ms.is_none(), left_ms)
             },
             |(_, first), (_, other)| match (first, other) {

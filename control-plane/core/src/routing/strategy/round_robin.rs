@@ -9,7 +9,7 @@
 
 use crate::config::ComboConfig;
 
-use super::{Halt, Order, Ordered, Question, TurnPurpose, place};
+use super::{Halt, Order, Ordered, Question, TurnPurpose, Walk, place};
 
 /// `stickyRoundRobinLimit` where nothing is configured.
 const DEFAULT_LIMIT: u32 = 3;
@@ -20,15 +20,17 @@ pub(super) struct RoundRobin;
 
 impl Order for RoundRobin {
     fn order(&self, question: &Question<'_>) -> Result<Ordered, Halt> {
+        Ok(self.walk(question)?.collect::<Vec<_>>().into())
+    }
+
+    fn walk(&self, question: &Question<'_>) -> Result<Walk, Halt> {
         let count = question.candidates.len();
         if count < 2 {
-            return Ok((0..count).collect::<Vec<_>>().into());
+            return Ok(Walk::round(0, count));
         }
         let position = question.take(TurnPurpose::RoundRobin)?;
         let head = head(position, batch_limit(question.config), count);
-        let mut order: Vec<usize> = (0..count).collect();
-        order.rotate_left(head);
-        Ok(order.into())
+        Ok(Walk::round(head, count))
     }
 }
 

@@ -19,8 +19,8 @@ use crate::time::Timestamp;
 
 use super::seed::Seed;
 use super::{
-    Candidate, Charge, Conditions, Deficits, Halt, Ordered, Question, Scope, TurnKey, TurnPurpose,
-    Turns, of,
+    Candidate, Candidates, Charge, Conditions, Deficits, Halt, Ordered, Question, Ranking, Scope,
+    TurnKey, TurnPurpose, Turns, of,
 };
 
 /// When everything happens: far enough from the epoch for windows that are long over.
@@ -116,6 +116,8 @@ pub(super) struct Counters {
     deficits: RefCell<Arc<Deficits>>,
     /// Requests that were sent to an account just now.
     pub(super) sent: BTreeMap<ConnectionId, u32>,
+    /// The same of targets, by key.
+    pub(super) sent_to_targets: BTreeMap<String, u32>,
     /// Counters that all replicas share have to be fetched first.
     pub(super) shared_are_elsewhere: bool,
 }
@@ -214,7 +216,7 @@ impl Stage {
             .collect();
         ask(&Question {
             scope: &self.scope,
-            candidates: &candidates,
+            candidates: Candidates::Targets(&candidates),
             config: &self.config,
             catalogue: &catalogue,
             facts: &self.facts,
@@ -233,6 +235,12 @@ impl Stage {
             self.counters.pay(charge);
         }
         Ok(ordered)
+    }
+
+    /// The order as it is walked.
+    pub(super) fn walked(&self, strategy: Strategy) -> Vec<usize> {
+        let walk = self.ask(|question| of(strategy).walk(question));
+        walk.unwrap().collect()
     }
 
     /// The order as it is written.
@@ -328,6 +336,19 @@ impl Turns for Counters {
 
     fn sent_just_now(&self, connection: &ConnectionId, _now: Timestamp) -> u32 {
         self.sent.get(connection).copied().unwrap_or(0)
+    }
+
+    fn sent_to_target(&self, _combo: &ComboName, key: &str, _now: Timestamp) -> u32 {
+        self.sent_to_targets.get(key).copied().unwrap_or(0)
+    }
+
+    fn ranking(
+        &self,
+        _provider: &ProviderId,
+        _as_of: Timestamp,
+        make: &dyn Fn() -> Ranking,
+    ) -> Arc<Ranking> {
+        Arc::new(make())
     }
 }
 

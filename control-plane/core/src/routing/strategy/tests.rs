@@ -15,6 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 use crate::catalogue::ModelInfo;
+use crate::ids::ModelId;
+use crate::number::Finite;
 use crate::telemetry::{LastKnownGood, Performance, QuotaSnapshot, QuotaWindow};
 
 use super::stage::{Actor, NOW, Stage, seen};

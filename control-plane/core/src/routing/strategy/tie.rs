@@ -8,7 +8,7 @@ use super::{Candidate, Halt, Question, TurnPurpose, place};
 /// What a gate excludes comes last. Among the equals it would give its turns to the one behind it.
 pub(super) fn sorted_with_turns<'a, K: Ord>(
     question: &Question<'a>,
-    key: impl Fn(&'a Candidate<'a>) -> K,
+    key: impl Fn(Candidate<'a>) -> K,
     is_tied: impl Fn(&K, &K) -> bool,
 ) -> Result<Vec<usize>, Halt> {
     let mut keyed: Vec<(bool, K, usize)> = question

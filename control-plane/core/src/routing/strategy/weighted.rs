@@ -5,16 +5,22 @@
 //!
 //! With `stickyWeightedLimit` n above 1 a draw is in force for n requests: its chance comes from the combo and the
 //! number of the draw. It is a draw among all steps, so that it stands whoever else is excluded meanwhile. While the drawn
-//! step itself is excluded, a second draw among the others stands in for it.
+//! step itself is excluded, a second draw among the others stands in for it. When another step serves than the drawn one,
+//! requests stay with that one from then on: [`served_turn`].
 
 use std::cmp::Reverse;
 use std::ops::Range;
 
 use super::score::Score;
 use super::seed::Seed;
+use crate::number::Finite;
 use crate::random::Random;
 
-use super::{Halt, Order, Ordered, Question, TurnPurpose, place};
+use super::{Candidate, Halt, Order, Ordered, Question, Scope, TurnPurpose, place};
+
+/// How many draws ahead a step is looked for. A step of a thousandth of the weight is found in two of three cases;
+/// otherwise the draw in force stays.
+const MAX_DRAWS_AHEAD: u64 = 1_000;
 
 /// One step drawn by weight.
 #[derive(Debug)]
@@ -57,10 +63,8 @@ impl Group {
 fn groups(question: &Question<'_>) -> Vec<Group> {
     let mut groups = Vec::with_capacity(question.candidates.len());
     let mut start: usize = 0;
-    for members in question
-        .candidates
-        .chunk_by(|one, next| one.group == next.group)
-    {
+    let candidates: Vec<Candidate<'_>> = question.candidates.iter().collect();
+    for members in candidates.chunk_by(|one, next| one.group == next.group) {
         let end = start.saturating_add(members.len());
         groups.push(Group {
             members: start..end,
@@ -83,10 +87,41 @@ fn drawn(question: &Question<'_>, groups: &[Group]) -> Result<Option<usize>, Hal
     }
     let turn = question.take(TurnPurpose::Weighted)?;
     let number = turn.checked_div(limit).unwrap_or(turn);
-    let mut random = Seed::of(question.scope).with_number(number).random();
+    let mut random = chance(question.scope, number);
     let first = draw(groups, |_| true, &mut random);
     let stands = first.filter(|index| groups.get(*index).is_some_and(is_eligible));
     Ok(stands.or_else(|| draw(groups, is_eligible, &mut random)))
+}
+
+/// The chance of a draw.
+fn chance(scope: &Scope, number: u64) -> Random {
+    Seed::of(scope).with_number(number).random()
+}
+
+/// The next turn after the step at `served` served a request, where the draw in force is another: that of the next draw of
+/// this step, of which one request is spent. `None`: the draw in force is this step, or it is not drawn soon.
+///
+/// `weights` are those of all steps, `limit` is `stickyWeightedLimit`, `next` the turn that would be taken next.
+pub(in crate::routing) fn served_turn(
+    scope: &Scope,
+    weights: impl Iterator<Item = Finite>,
+    limit: u32,
+    next: u64,
+    served: usize,
+) -> Option<u64> {
+    let groups: Vec<Group> = weights
+        .map(|weight| Group {
+            members: 0..0,
+            weight: weight.get().max(0.0),
+            eligible: true,
+        })
+        .collect();
+    let limit = u64::from(limit.max(1));
+    let in_force = next.saturating_sub(1).checked_div(limit)?;
+    let is_drawn =
+        |number: &u64| draw(&groups, |_| true, &mut chance(scope, *number)) == Some(served);
+    let number = (in_force..in_force.saturating_add(MAX_DRAWS_AHEAD)).find(is_drawn)?;
+    (number > in_force).then(|| number.saturating_mul(limit).saturating_add(1))
 }
 
 /// Draws one of the groups that take part. `None` where none does.

@@ -1,5 +1,7 @@
 //! `routing.md` §4.4 (exhaustion), §5.0 (accounts), §5.6 (retries) and §8.1 (`priority`).
 
+use rstest::rstest;
+
 use super::*;
 
 /// The vectors of §5.6: three pinned targets on different connections, no cooldown is kept.
@@ -386,4 +388,29 @@ fn whether_a_combo_goes_on_at_the_same_provider_is_what_the_decision_says() {
     world.so_far.attempts.clear();
     world.fail(&first, &upstream_error(429, "", None));
     assert!(same(&world), "p1/m2 is next");
+}
+
+/// One failure more opens the breaker of `p1`, unless `p1` is asked next. In the list it is not, in the order it is.
+#[rstest]
+#[case::in_the_order_of_the_list(vec![], "p2")]
+#[case::in_an_order_of_its_own(vec![0, 2, 1], "p1")]
+fn the_next_target_of_the_requests_order_vetoes_the_breaker(
+    #[case] order: Vec<u32>,
+    #[case] expected: &str,
+) {
+    let mut world = World::combo(
+        &["p1/k1", "p2/k2", "p1/k3"],
+        &["p1/k1/m1", "p2/k2/m", "p1/k3/m2"],
+        json!({"maxRetries": 0}),
+        no_waits(),
+    );
+    let provider = ProviderId::new("p1").unwrap();
+    let policy = &world.config.provider(&provider).unwrap().policy.breaker;
+    let mut state = ProviderState::default();
+    state.breaker.failure_count = policy.failure_threshold - 1;
+    world.view.providers.insert(provider, Arc::new(state));
+    let first = world.dispatch();
+    world.fail(&first, &upstream_error(503, "", None));
+    world.so_far.order = order;
+    assert_eq!(world.dispatch().provider.as_str(), expected);
 }

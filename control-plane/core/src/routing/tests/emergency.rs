@@ -123,6 +123,27 @@ fn an_account_without_credits_leads_there_before_anything_is_sent() {
     assert_eq!(world.reject().code, "all_targets_cooling_down");
 }
 
+/// More accounts than exclusions are told of: what is behind those counts all the same.
+#[test]
+fn every_account_counts_however_many_there_are() {
+    let names: Vec<String> = (0..MAX_EXCLUSIONS + 2)
+        .map(|n| format!("p1/k{n:02}"))
+        .collect();
+    let mut connections: Vec<&str> = names.iter().map(String::as_str).collect();
+    connections.push("nvidia/n1");
+    let mut settings = no_waits();
+    settings["emergencyFallback"] = json!({});
+    let mut world = World::combo(&connections, &["p1/m"], json!({}), settings);
+    for name in &names {
+        let state = cooling(600_000, Reason::Credits);
+        world.connection_state(name.strip_prefix("p1/").unwrap(), state);
+    }
+    assert_eq!(world.dispatch().target, EMERGENCY_TARGET);
+    let last = names.last().unwrap().strip_prefix("p1/").unwrap();
+    world.connection_state(last, cooling(600_000, Reason::RateLimitExceeded));
+    assert_eq!(world.reject().code, "all_targets_cooling_down");
+}
+
 #[test]
 fn it_is_tried_once_and_its_failure_is_not_the_answer() {
     let journey = world(json!({})).run(|name, _| status(if name == EMERGENCY { 500 } else { 402 }));

@@ -377,22 +377,23 @@ fn vector_routing_v_ff2() {
         monthly: Some(used(0.5, Some(99_000))),
         ..QuotaSnapshot::default()
     },
-    Some(Some(8_000))
+    Some(8_000)
 )]
-#[case::one_without_an_end(
+#[case::one_without_an_end_lasts_for_its_length(
     QuotaSnapshot {
         session: Some(used(1.0, Some(3_000))),
         weekly: Some(used(1.0, None)),
+        observed_at: START,
         ..QuotaSnapshot::default()
     },
-    Some(None)
+    Some(7 * 86_400_000)
 )]
 #[case::of_this_model(
     QuotaSnapshot {
         weekly_by_model: vec![(ModelId::new("m").unwrap(), used(1.0, Some(4_000)))],
         ..QuotaSnapshot::default()
     },
-    Some(Some(4_000))
+    Some(4_000)
 )]
 #[case::of_another_model(
     QuotaSnapshot {
@@ -407,16 +408,13 @@ fn vector_routing_v_ff2() {
         resets_at: Some(START.plus_ms(5_000)),
         ..QuotaSnapshot::default()
     },
-    Some(Some(5_000))
+    Some(5_000)
 )]
 #[case::the_provider_says_so(
-    QuotaSnapshot { limit_reached: true, ..QuotaSnapshot::default() },
-    Some(None)
+    QuotaSnapshot { limit_reached: true, observed_at: START, ..QuotaSnapshot::default() },
+    Some(86_400_000)
 )]
-fn an_account_is_cut_off_until(
-    #[case] snapshot: QuotaSnapshot,
-    #[case] expected: Option<Option<u64>>,
-) {
+fn an_account_is_cut_off_until(#[case] snapshot: QuotaSnapshot, #[case] expected: Option<u64>) {
     let mut settings = json!({"quotaPreflight": {"enabled": true}});
     settings["comboCooldownWait"] = json!({"enabled": false});
     let mut world = World::combo(&["p1/a"], &["p1/m"], json!({}), settings);
@@ -426,10 +424,31 @@ fn an_account_is_cut_off_until(
         Some(ends_in_ms) => {
             let exclusion = only_exclusion(&world);
             assert_eq!(exclusion.reason, ExclusionReason::QuotaCutoff);
-            assert_eq!(exclusion.until, ends_in_ms.map(|ms| START.plus_ms(ms)));
+            assert_eq!(exclusion.until, Some(START.plus_ms(ends_in_ms)));
             assert_eq!(exclusion.cause, Some(Reason::QuotaExhausted));
         }
     }
+}
+
+/// A provider that tells how much of a minute is left and not when the next begins.
+#[test]
+fn a_full_minute_without_an_end_keeps_an_account_out_for_a_minute() {
+    let mut settings = no_waits();
+    settings["quotaPreflight"] = json!({"enabled": true});
+    let mut world = World::combo(&["p1/a"], &["p1/m"], json!({}), settings);
+    let headers = [
+        ("x-ratelimit-limit-requests", "60"),
+        ("x-ratelimit-remaining-requests", "0"),
+    ];
+    let snapshot = crate::telemetry::quota::of_headers(headers, START).unwrap();
+    quota(&mut world, "a", snapshot);
+    let rejection = world.reject();
+    assert_eq!(
+        (rejection.status, rejection.retry_after_secs),
+        (503, Some(60))
+    );
+    world.now = START.plus_ms(60_000);
+    assert_eq!(world.dispatch().connection.as_str(), "a");
 }
 
 #[test]

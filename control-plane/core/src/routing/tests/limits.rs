@@ -4,6 +4,7 @@ use rstest::rstest;
 
 use super::*;
 use crate::config::Strategy;
+use crate::outcome::LocalFault;
 
 fn three(combo: Value) -> World {
     World::combo(
@@ -95,6 +96,42 @@ fn the_next_target_is_kept_waiting(
     assert_eq!(waits, expected);
 }
 
+/// Who cannot wait gets what comes without a wait (decision 28).
+#[rstest]
+#[case::retry(json!({"maxRetries": 1}), &["p1/c1/m", "p2/c2/m", "p3/c3/m"])]
+#[case::next_target(
+    json!({"maxRetries": 0, "fallbackDelayMs": 700}),
+    &["p1/c1/m", "p2/c2/m", "p3/c3/m"]
+)]
+#[case::repeat_of_the_list(
+    json!({"maxRetries": 0, "maxSetRetries": 1}),
+    &["p1/c1/m", "p2/c2/m", "p3/c3/m"]
+)]
+fn without_room_to_wait_nothing_is_delayed(#[case] combo: Value, #[case] expected: &[&str]) {
+    let mut world = three(combo.clone());
+    if combo.get("fallbackDelayMs").is_none() {
+        world = world.without_cooling();
+    }
+    world.so_far.no_wait = true;
+    let journey = world.run(|_, _| status(503));
+    assert_eq!(journey.attempts, expected);
+    assert!(journey.waits.is_empty());
+    assert_eq!(journey.rejection().status, 503);
+}
+
+#[test]
+fn without_room_to_wait_a_cooldown_ends_the_request_with_its_real_answer() {
+    let mut world = World::combo(&["p1/k1"], &["p1/m"], json!({}), json!({}));
+    world.so_far.no_wait = true;
+    let journey = world.run(|_, _| answer(429, "", Some("20")));
+    assert_eq!((journey.attempts.len(), journey.waits.len()), (1, 0));
+    let rejection = journey.rejection();
+    assert_eq!(
+        (rejection.status, rejection.retry_after_secs),
+        (429, Some(20))
+    );
+}
+
 #[test]
 fn a_target_without_a_cooldown_keeps_nobody_waiting() {
     let combo = json!({"fallbackDelayMs": 700, "maxRetries": 0});
@@ -128,6 +165,60 @@ fn the_same_fault_at_three_targets_in_a_row_is_believed() {
         }
     });
     assert_eq!(journey.attempts.len(), 4);
+}
+
+#[test]
+fn three_models_that_are_too_small_do_not_keep_the_input_from_a_larger_one() {
+    let models = ["24k", "32k", "64k", "1m"];
+    let connections = ["p1/c1", "p2/c2", "p3/c3", "p4/c4"];
+    let steps = ["p1/24k", "p2/32k", "p3/64k", "p4/1m"];
+    let mut world = World::combo(&connections, &steps, json!({}), no_waits());
+    let names: Vec<String> = (1..)
+        .zip(models)
+        .map(|(n, m)| format!("p{n}/{m}"))
+        .collect();
+    let rows: Vec<(&str, ModelInfo)> = names
+        .iter()
+        .zip([24_000, 32_000, 64_000, 1_000_000])
+        .map(|(name, tokens)| {
+            let info = ModelInfo {
+                context_window: Some(tokens),
+                ..ModelInfo::default()
+            };
+            (name.as_str(), info)
+        })
+        .collect();
+    world.catalogue(&rows);
+    let overflow = r#"{"error":{"code":"context_length_exceeded","message":"too long"}}"#;
+    let journey = world.run(|name, _| {
+        if name.ends_with("1m") {
+            Reply::Success
+        } else {
+            answer(400, overflow, None)
+        }
+    });
+    assert_eq!(journey.attempts.len(), 4);
+    assert!(journey.rejection.is_none());
+}
+
+/// `p1` accepts connections and never answers.
+#[test]
+fn a_target_that_hangs_takes_its_time_limit_once_whatever_accounts_it_has() {
+    let mut world = World::combo(
+        &["p1/k1", "p1/k2", "p2/k3"],
+        &["p1/m", "p2/m"],
+        json!({"maxRetries": 1}),
+        no_waits(),
+    );
+    let hangs = Outcome::Local(LocalFault::ExecutionExpired);
+    let journey = world.run(|name, _| {
+        if name.starts_with("p1") {
+            Reply::Failure(hangs.clone())
+        } else {
+            Reply::Success
+        }
+    });
+    assert_eq!(journey.attempts, ["p1/k1/m", "p2/k3/m"]);
 }
 
 fn protected() -> World {

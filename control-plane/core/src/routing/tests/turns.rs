@@ -224,3 +224,65 @@ fn who_holds_a_probe_sends_whoever_was_faster() {
     turns.settle_anyway(&overtaken, world.now);
     assert_eq!(heads(&mut world, 2, 0), "BB");
 }
+
+/// Telemetry is a moment old, and a moment is a thousand requests.
+#[rstest]
+#[case::targets("least-used", json!(["a/m", "b/m", "c/m"]), "fill-first")]
+#[case::accounts("priority", json!(["a/m"]), "least-used")]
+fn what_is_sent_between_two_states_of_telemetry_is_spread_evenly(
+    #[case] strategy: &str,
+    #[case] steps: Value,
+    #[case] account_strategy: &str,
+) {
+    let providers = ["a", "b", "c"].map(|id| {
+        json!({"id": id, "protocol": "openai", "baseUrl": "https://x.example/v1", "accountStrategy": account_strategy})
+    });
+    let connections = [
+        ("a1", "a"),
+        ("a2", "a"),
+        ("a3", "a"),
+        ("b1", "b"),
+        ("c1", "c"),
+    ]
+    .map(|(id, provider)| json!({"id": id, "provider": provider}));
+    let mut world = World::of(
+        json!({
+            "providers": providers,
+            "connections": connections,
+            "combos": [{"name": "c", "strategy": strategy, "steps": steps}],
+        }),
+        "c",
+    );
+    world.counters = Counters::of(&world.config, None, 7);
+    let mut used: BTreeMap<String, u32> = BTreeMap::new();
+    for _ in 0..1_000 {
+        let dispatch = world.dispatch();
+        assert!(DecisionTurns::alone(&world.counters).settle(&dispatch, world.now));
+        *used.entry(dispatch.connection.to_string()).or_default() += 1;
+    }
+    assert_eq!(used.len(), 3);
+    assert!(
+        used.values().all(|times| (333..=334).contains(times)),
+        "{used:?}"
+    );
+}
+
+/// A draw is in force for 50 requests. When its step cannot serve, the one that does keeps the requests, also when the
+/// first can serve again.
+#[test]
+fn requests_stay_with_the_step_that_stood_in_for_the_drawn_one() {
+    let mut world = world("weighted", json!({"stickyWeightedLimit": 50}));
+    let send = |world: &World| {
+        let dispatch = world.dispatch();
+        assert!(DecisionTurns::alone(&world.counters).settle(&dispatch, world.now));
+        dispatch.provider
+    };
+    let drawn = send(&world);
+    world.open_breaker(drawn.as_str(), 60_000);
+    let other = send(&world);
+    assert_ne!(other, drawn);
+    world.view.providers.clear();
+    for _ in 0..49 {
+        assert_eq!(send(&world), other);
+    }
+}

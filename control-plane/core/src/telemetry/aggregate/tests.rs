@@ -93,7 +93,7 @@ fn counts_of_replicas_are_summed() {
     assert_eq!(fleet.connection_requests(&account("a")), 3);
     let of_combo = fleet.of_combo(&combo(), &provider(), &model()).unwrap();
     assert_eq!(of_combo.requests, 5);
-    assert!((of_combo.success_rate - 0.75).abs() < 1e-9);
+    assert!((of_combo.success_rate.unwrap() - 0.75).abs() < 1e-9);
     let of_a = fleet.of_connection(&account("a"), &model()).unwrap();
     assert_eq!(of_a.requests, 3);
     assert!((of_a.mean_latency_ms - 100.0).abs() < 1e-9);
@@ -105,7 +105,7 @@ fn a_stream_that_breaks_is_a_failure_and_no_second_request() {
     assert_eq!(fleet.target_requests(&combo(), "a"), Some(1));
     assert_eq!(fleet.connection_requests(&account("a")), 1);
     let of_combo = fleet.of_combo(&combo(), &provider(), &model()).unwrap();
-    assert!((of_combo.success_rate - 0.5).abs() < 1e-9);
+    assert!((of_combo.success_rate.unwrap() - 0.5).abs() < 1e-9);
 }
 
 fn policy() -> crate::settings::ProviderPolicy {

@@ -7,7 +7,9 @@
 //! | `anthropic-ratelimit-unified-5h-utilization`, `-7d-`, `-status`, `-reset` | the windows of a subscription |
 //!
 //! A short window has no name in a [`QuotaSnapshot`], so the fullest of them becomes the share that is used where no
-//! window is named. `Retry-After` is a wait and no quota; it is not read here.
+//! window is named. One whose headers do not say when it begins anew is taken for a minute's window, as such limits are;
+//! otherwise one full minute would keep the account from requests, and so from being seen again, for a day.
+//! `Retry-After` is a wait and no quota; it is not read here.
 
 use std::collections::BTreeMap;
 
@@ -21,6 +23,8 @@ use crate::time::Timestamp;
 const MAX_LOOKED_AT: usize = 64;
 /// Latest end of a window that is believed, from now in ms: 31 days.
 const MAX_RESET_MS: u64 = 31 * 86_400_000;
+/// Length of a short window of which no end is told, in ms.
+const SHORT_WINDOW_MS: u64 = 60_000;
 
 const OPENAI: &str = "x-ratelimit-";
 const ANTHROPIC: &str = "anthropic-ratelimit-";
@@ -116,7 +120,10 @@ impl<'a> Found<'a> {
             session: window(self.session),
             weekly: window(self.weekly),
             used,
-            resets_at: short_reset.flatten().or(self.resets_at),
+            resets_at: short_reset
+                .flatten()
+                .or(self.resets_at)
+                .or_else(|| used.map(|_| now.plus_ms(SHORT_WINDOW_MS))),
             limit_reached: self.rejected,
             observed_at: now,
             ..QuotaSnapshot::default()
@@ -195,7 +202,9 @@ mod tests {
           ("anthropic-ratelimit-input-tokens-limit", "100"), ("anthropic-ratelimit-input-tokens-remaining", "90")],
         0.2, Some(60_000))]
     #[case::more_left_than_there_is(
-        &[("x-ratelimit-limit", "10"), ("x-ratelimit-remaining", "99999999999999999999")], 0.0, None)]
+        &[("x-ratelimit-limit", "10"), ("x-ratelimit-remaining", "99999999999999999999")], 0.0, Some(60_000))]
+    #[case::no_end_is_a_minute(
+        &[("x-ratelimit-limit-tokens", "10"), ("x-ratelimit-remaining-tokens", "0")], 1.0, Some(60_000))]
     fn short_windows_are_the_share_that_is_used(
         #[case] headers: &[(&str, &str)],
         #[case] used: f64,
@@ -248,7 +257,7 @@ mod tests {
             ("x-ratelimit-remaining", "5"),
             ("x-ratelimit-reset", "9999999999"),
         ]);
-        assert_eq!(quota.unwrap().resets_at, None);
+        assert_eq!(quota.unwrap().resets_at, Some(NOW.plus_ms(60_000)));
     }
 
     const NAMES: [&str; 14] = [

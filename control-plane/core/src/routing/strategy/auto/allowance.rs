@@ -19,7 +19,7 @@ pub(super) struct Allowance {
     pub(super) left: f64,
     /// It was asked for and could not be read.
     pub(super) unreadable: bool,
-    /// When no window is below the cut-off any more; `None` where none is, and where nobody knows.
+    /// When no window is below the cut-off any more; `None` where none is.
     pub(super) returns_at: Option<Timestamp>,
     /// Length of the shortest window, in seconds.
     pub(super) interval_secs: f64,
@@ -50,11 +50,11 @@ impl Allowance {
             windows().map(left_of).fold(1.0, f64::min)
         };
         let too_little = windows().filter(|window| !quota::is_enough(left_of(*window), cutoff));
-        let of_limit = snapshot.resets_at.filter(|_| limit_stands);
+        let of_limit = quota::limit_until(snapshot).filter(|_| limit_stands);
         Self {
             left,
             unreadable: snapshot.unreadable,
-            returns_at: quota::latest_known_end(too_little).max(of_limit),
+            returns_at: quota::latest_end(too_little).max(of_limit),
             interval_secs: interval_secs(snapshot),
         }
     }

@@ -49,6 +49,7 @@ prop_compose! {
         numbers in [any_number(), any_number(), any_number(), any_number()],
     ) -> Performance {
         let [success_rate, mean_latency_ms, p95_latency_ms, latency_std_dev_ms] = numbers;
+        let success_rate = Some(success_rate);
         Performance { requests, success_rate, mean_latency_ms, p95_latency_ms, latency_std_dev_ms }
     }
 }

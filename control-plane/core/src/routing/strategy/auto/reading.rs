@@ -77,7 +77,7 @@ pub(super) fn read(question: &Question<'_>, caches_count: bool) -> Vec<Reading> 
     let measured: Vec<Measured> = question
         .candidates
         .iter()
-        .map(|candidate| reader.measured(candidate))
+        .map(|candidate| reader.measured(&candidate))
         .collect();
     let median_ms = median(measured.iter().filter_map(|measured| measured.p95_ms));
     let unknown_p95_ms = median_ms.unwrap_or(UNKNOWN_P95_MS);
@@ -87,7 +87,7 @@ pub(super) fn read(question: &Question<'_>, caches_count: bool) -> Vec<Reading> 
         .zip(measured)
         .enumerate()
         .map(|(index, (candidate, measured))| {
-            reader.reading(index, candidate, measured, unknown_p95_ms)
+            reader.reading(index, &candidate, measured, unknown_p95_ms)
         })
         .collect()
 }
@@ -190,15 +190,15 @@ impl Measured {
         // Where nothing succeeded yet, latencies are 0.
         let p95_ms = Some(performance.p95_latency_ms).filter(|ms| ms.is_finite() && *ms > 0.0);
         let std_dev_ms = performance.latency_std_dev_ms;
-        let success_rate = performance.success_rate;
         Self {
             p95_ms,
             std_dev_ms: p95_ms
                 .and(Some(std_dev_ms))
                 .filter(|ms| ms.is_finite() && *ms >= 0.0),
-            failure_rate: success_rate
-                .is_finite()
-                .then(|| 1.0 - success_rate.clamp(0.0, 1.0)),
+            failure_rate: performance
+                .success_rate
+                .filter(|rate| rate.is_finite())
+                .map(|rate| 1.0 - rate.clamp(0.0, 1.0)),
         }
     }
 }

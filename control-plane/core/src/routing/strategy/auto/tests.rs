@@ -246,7 +246,7 @@ fn the_router_picks(#[case] router: &str, #[case] expected: &str) {
     {
         actor.performance = Some(Performance {
             requests: 10,
-            success_rate,
+            success_rate: Some(success_rate),
             mean_latency_ms: 1.0,
             p95_latency_ms: p95_ms,
             latency_std_dev_ms: 1.0,

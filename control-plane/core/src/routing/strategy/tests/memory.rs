@@ -71,7 +71,7 @@ fn scores_are_the_first_128_bits_of_the_hash() {
     let scores: Vec<String> = accounts("321", None).ask(|question| {
         let candidates = question.candidates.iter();
         candidates
-            .map(|candidate| format!("{:032x}", rendezvous.score(Identity::of(candidate))))
+            .map(|candidate| format!("{:032x}", rendezvous.score(Identity::of(&candidate))))
             .collect()
     });
     for (score, expected) in scores.iter().zip(["cd8f1a48", "bf453350", "0d587993"]) {

@@ -13,7 +13,7 @@ const OPEN: Phase = Phase::Open {
 fn performance(success_rate: f64, mean_latency_ms: f64) -> Performance {
     Performance {
         requests: 100,
-        success_rate,
+        success_rate: Some(success_rate),
         mean_latency_ms,
         ..Performance::default()
     }
@@ -94,6 +94,7 @@ fn pairs_are_drawn_evenly_and_never_twice_the_same() {
 #[case::no_number(performance(f64::NAN, f64::NAN))]
 #[case::no_latency(performance(f64::INFINITY, f64::INFINITY))]
 #[case::nothing_counted(Performance { requests: 0, ..Performance::default() })]
+#[case::ended_without_a_verdict(Performance { requests: 1, ..Performance::default() })]
 fn what_says_nothing_is_unknown(#[case] known: Performance) {
     let mut stage = Stage::of("AB");
     stage.set_performance('A', known);
@@ -141,9 +142,11 @@ fn firsts(stage: &mut Stage, strategy: Strategy) -> [u32; 4] {
     let mut firsts = [0; 4];
     for seed in 0..4_000 {
         stage.seed = seed;
-        let order = stage.written(strategy);
-        let first = order.chars().next().unwrap();
-        firsts["ABCD".find(first).unwrap()] += 1;
+        let first = match stage.scope {
+            Scope::Combo(_) => stage.head(strategy),
+            Scope::Accounts(_) => stage.walked(strategy)[0],
+        };
+        firsts[first] += 1;
     }
     firsts
 }
@@ -193,4 +196,72 @@ fn vector_routing_v_lu3() {
     accounts.actor('A').connection_requests = 5;
     accounts.actor('B').target_requests = Some(9);
     assert_eq!(accounts.written(Strategy::LeastUsed), "BA");
+}
+
+/// With half of the accounts excluded, the others share what comes evenly.
+#[test]
+fn accounts_are_drawn_among_those_that_can_be_used() {
+    let letters: String = ('A'..='T').collect();
+    let mut stage = Stage::accounts(&letters);
+    for actor in &mut stage.actors[..10] {
+        actor.eligible = false;
+    }
+    let mut used: BTreeMap<usize, u32> = BTreeMap::new();
+    for seed in 0..10_000 {
+        stage.seed = seed;
+        *used.entry(stage.walked(Strategy::P2c)[0]).or_default() += 1;
+    }
+    assert_eq!(used.len(), 10);
+    assert!(
+        used.values().all(|times| (850..1_150).contains(times)),
+        "{used:?}"
+    );
+
+    // The only one that is left, and nobody.
+    for actor in &mut stage.actors[..19] {
+        actor.eligible = false;
+    }
+    assert_eq!(stage.walked(Strategy::P2c)[0], 19);
+    stage.actors[19].eligible = false;
+    assert_eq!(stage.walked(Strategy::P2c).len(), 20);
+}
+
+#[rstest]
+#[case::alone("", "ABC")]
+#[case::sent_to_the_first("A", "BCA")]
+#[case::behind_equals("AABB", "CAB")]
+fn what_was_sent_just_now_counts_as_used(#[case] sent: &str, #[case] expected: &str) {
+    let mut targets = Stage::of("ABC");
+    let mut accounts = Stage::accounts("ABC");
+    for letter in sent.chars() {
+        let key = letter.to_string();
+        let account = accounts.actor(letter).connection.clone().unwrap();
+        *targets.counters.sent_to_targets.entry(key).or_default() += 1;
+        *accounts.counters.sent.entry(account).or_default() += 1;
+    }
+    assert_eq!(targets.written(Strategy::LeastUsed), expected);
+    assert_eq!(accounts.written(Strategy::LeastUsed), expected);
+}
+
+proptest::proptest! {
+    /// Who is first of many accounts is found without putting all of them in order.
+    #[test]
+    fn the_least_used_account_is_the_first_of_the_order_that_can_be_used(
+        known in proptest::collection::vec((0..6_u64, 0..4_u32, proptest::bool::ANY), 1..20),
+    ) {
+        let letters: String = ('A'..).take(known.len()).collect();
+        let mut stage = Stage::accounts(&letters);
+        for (letter, (requests, sent, eligible)) in letters.chars().zip(known) {
+            let actor = stage.actor(letter);
+            actor.connection_requests = requests;
+            actor.eligible = eligible;
+            let account = actor.connection.clone().unwrap();
+            stage.counters.sent.insert(account, sent);
+        }
+        let order = stage.order(Strategy::LeastUsed).unwrap().order;
+        let wanted = order.into_iter().find(|position| stage.actors[*position].eligible);
+        if let Some(wanted) = wanted {
+            proptest::prop_assert_eq!(stage.walked(Strategy::LeastUsed)[0], wanted);
+        }
+    }
 }

@@ -64,7 +64,7 @@ prop_compose! {
         let [success_rate, mean_latency_ms, p95_latency_ms, latency_std_dev_ms] = numbers;
         Performance {
             requests,
-            success_rate,
+            success_rate: Some(success_rate),
             mean_latency_ms,
             p95_latency_ms,
             latency_std_dev_ms,
@@ -222,6 +222,8 @@ impl Stage {
     fn both_orders(&self, strategy: Strategy) -> [Vec<usize>; 2] {
         let turns = self.counters.turns.borrow().clone();
         let result = self.ask(|question| {
+            let walked: Vec<usize> = of(strategy).walk(question).unwrap().collect();
+            assert_permutation(&walked, question.candidates.len());
             let ordered = of(strategy).order(question).unwrap();
             let mut layered = ordered.clone();
             layers::apply(&mut layered, question, strategy);

@@ -11,7 +11,7 @@ use super::*;
 fn performance(requests: u64, p95_ms: f64, std_dev_ms: f64, success_rate: f64) -> Performance {
     Performance {
         requests,
-        success_rate,
+        success_rate: Some(success_rate),
         mean_latency_ms: p95_ms / 2.0,
         p95_latency_ms: p95_ms,
         latency_std_dev_ms: std_dev_ms,
@@ -38,6 +38,11 @@ fn finite(number: f64) -> Finite {
 )]
 #[case::steady(Some(performance(10, 800.0, 0.0, 1.0)), None, (800.0, 10.0, Some(0.0)))]
 #[case::nothing_succeeded(Some(performance(10, 0.0, 0.0, 0.0)), None, (1_500.0, 150.0, Some(1.0)))]
+#[case::ended_without_a_verdict(
+    None,
+    Some(Performance { requests: 1, ..Performance::default() }),
+    (1_500.0, 150.0, None)
+)]
 #[case::no_numbers(
     Some(performance(10, f64::INFINITY, f64::NAN, f64::NAN)),
     None,

@@ -126,7 +126,7 @@ fn agreed(hard: bool) -> Stage {
         |(name, p95_ms, failure_rate, cost, std_dev_ms)| Actor {
             performance: Some(Performance {
                 requests: 100,
-                success_rate: 1.0 - failure_rate,
+                success_rate: Some(1.0 - failure_rate),
                 mean_latency_ms: p95_ms / 2.0,
                 p95_latency_ms: p95_ms,
                 latency_std_dev_ms: std_dev_ms,

@@ -33,6 +33,8 @@ const READ_LIMIT: Duration = Duration::from_secs(5);
 const AWAY_AFTER: u32 = 3;
 /// How long after the last failure it counts as away.
 const AWAY_FOR: Duration = Duration::from_millis(200);
+/// How long nothing may be answered before a store that is away for lack of time counts as gone.
+const GONE_AFTER: Duration = Duration::from_secs(1);
 /// Pause between two log lines about failures.
 const LOG_PAUSE: Duration = Duration::from_secs(1);
 
@@ -50,8 +52,19 @@ pub(crate) struct Hot {
 struct Last {
     failed: Option<Instant>,
     logged: Option<Instant>,
+    /// The last failure was no lack of time.
+    unreachable: bool,
+    answered: Option<Instant>,
     /// A time of the store that has certainly passed, and when it was heard.
     heard: Option<(Timestamp, Instant)>,
+}
+
+impl Last {
+    /// Of a store that is away: whether it is gone.
+    fn is_gone(&self, now: Instant) -> bool {
+        let is_long_ago = |at: Instant| now.saturating_duration_since(at) >= GONE_AFTER;
+        self.unreachable || self.answered.is_none_or(is_long_ago)
+    }
 }
 
 impl Hot {
@@ -235,6 +248,12 @@ impl Hot {
                 .is_some_and(|at| local_now().saturating_duration_since(at) < AWAY_FOR)
     }
 
+    /// As [`Hot::is_away`], and it is not only slow: it cannot be reached, or has answered nothing for a while. For who
+    /// would otherwise give out what the store goes on giving out to others.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.is_away() && self.last.lock().is_gone(local_now())
+    }
+
     /// The last call was answered.
     pub(crate) fn answers(&self) -> bool {
         self.failures.load(Ordering::Relaxed) == 0
@@ -255,6 +274,7 @@ impl Hot {
         match &result {
             Ok(_) => {
                 self.failures.store(0, Ordering::Relaxed);
+                self.last.lock().answered = Some(local_now());
                 self.metrics.hot_call(call, true, took);
             }
             Err(error) => {
@@ -272,6 +292,7 @@ impl Hot {
         if !matches!(error, HotStoreError::Bounds(_)) {
             self.failures.fetch_add(1, Ordering::Relaxed);
             last.failed = Some(now);
+            last.unreachable = matches!(error, HotStoreError::Unreachable(_));
         }
         let quiet = last
             .logged
@@ -281,5 +302,25 @@ impl Hot {
             drop(last);
             tracing::warn!(?call, %error, "call to the hot store failed");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_that_lacks_time_is_gone_when_it_answered_nothing_for_a_while() {
+        let answered = local_now();
+        let late = |unreachable, answered| Last {
+            unreachable,
+            answered,
+            ..Last::default()
+        };
+        let just_before = answered + GONE_AFTER - Duration::from_millis(1);
+        assert!(!late(false, Some(answered)).is_gone(just_before));
+        assert!(late(false, Some(answered)).is_gone(answered + GONE_AFTER));
+        assert!(late(true, Some(answered)).is_gone(just_before));
+        assert!(late(false, None).is_gone(just_before));
     }
 }

@@ -265,7 +265,8 @@ impl Desk {
         let mut known = self.kept.lock().known.clone();
         let mut fresh = false;
         for _ in 0..MAX_TRIES {
-            if hot.is_away() {
+            // Others may be granted permits by a store that is only slow.
+            if hot.is_gone() {
                 return Err(Unchanged::Away);
             }
             let now = permits.parts.clock.now();

@@ -124,6 +124,36 @@ async fn the_cap_holds_over_two_control_planes_under_load() -> Result<()> {
     Ok(())
 }
 
+/// On a busy machine decisions take longer than their limit, which must not look like an outage: a control plane that is
+/// gone has left its permits to the data planes, of which each may use one.
+#[tokio::test]
+async fn a_burst_on_a_busy_machine_keeps_to_the_cap() -> Result<()> {
+    const CLIENTS: usize = 60;
+    let world = capped(1, "round-robin", "queueDepth: 100").await?;
+    let latency = Mode::Latency {
+        before: Duration::from_millis(5),
+    };
+    world.one.set(one_a(), latency);
+    let sent: Vec<Sent> = (0..CLIENTS)
+        .map(|client| send(&world, client % 2, "only"))
+        .collect::<Result<_>>()?;
+    let mut served = 0;
+    for sent in sent {
+        let answer = sent.answer().await?;
+        if answer.status == 200 {
+            served += 1;
+        } else {
+            assert_eq!(answer.status, 429, "{answer:?}");
+            assert_eq!(answer.json()["error"]["code"], "concurrency_cap");
+        }
+    }
+    let log = world.one.log();
+    assert_eq!(log.most_at_once(&one_a()), 1);
+    assert_eq!(log.count(&one_a()), served);
+    assert!(served > 0);
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_full_account_is_passed_over_and_named() -> Result<()> {
     let world = capped(1, "priority", "").await?;

@@ -417,6 +417,8 @@ pub enum ExclusionReason {
     Unavailable,
     /// 10: all permits of the connection are out.
     ConcurrencyCap,
+    /// `auto` with a strict budget: it is estimated to cost more.
+    OverBudget,
 }
 
 /// The final answer when nothing (more) can be sent.

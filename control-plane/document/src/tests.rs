@@ -112,6 +112,15 @@ fn what_is_wrong_is_named_with_its_place_and_without_secrets() {
             "connections: [{id: a, provider: p, credential: sk-secret}]",
             "not the secret itself",
         ),
+        // YAML reads it as true.
+        (
+            "combos: [{name: c, steps: [{combo: y}]}]",
+            "combo must be a text; write it in quotes",
+        ),
+        (
+            "combos: [{name: c, steps: [{model: 12}]}]",
+            "model must be a text; write it in quotes",
+        ),
         ("\u{1}", "unexpected character"),
     ] {
         let error = loaded(text).unwrap_err();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
 use secrecy::ExposeSecret as _;
-use tidegate_control::plane::{ControlPlane, ControlPlaneConfig};
+use tidegate_control::plane::{ControlPlane, ControlPlaneConfig, SharedRegistry};
 use tidegate_store::durable::DurableStoreError;
 use tidegate_store_redis::RedisHotStore;
 use tidegate_store_sql::{PgDurableStore, SqlLimits};
@@ -105,6 +105,7 @@ async fn serve(settings: Settings) -> Result<ExitCode> {
             environment,
             drain_limit: grace,
             decision_limits,
+            registry: SharedRegistry::default(),
         },
         hot.clone(),
         durable.clone(),

@@ -47,6 +47,7 @@ use crate::refresh::{self, Refresher};
 use crate::schema::Schemas;
 use crate::telemetry;
 use crate::telemetry::metrics::Metrics;
+pub use crate::telemetry::metrics::SharedRegistry;
 use crate::view::View;
 use crate::watch::{Live, Watchers};
 
@@ -75,6 +76,8 @@ pub struct ControlPlaneConfig {
     pub drain_limit: Duration,
     /// Time limits of decisions.
     pub decision_limits: DecisionLimits,
+    /// Where this replica's metrics are named, with the prefix `tidegate_cp`.
+    pub registry: SharedRegistry,
 }
 
 /// Why a listener is not served.
@@ -161,7 +164,7 @@ impl ControlPlane {
         durable: Arc<dyn DurableStore>,
         sealer: Arc<Sealer>,
     ) -> Self {
-        let metrics = Arc::new(Metrics::new());
+        let metrics = Arc::new(Metrics::new(config.registry));
         let clock = Arc::new(Clock::new());
         let view = Arc::new(View::new(local_now()));
         let hot = Arc::new(Hot::new(hot, Arc::clone(&clock), Arc::clone(&metrics)));

@@ -39,8 +39,8 @@ pub(crate) fn of_request(
         mode: text(headers, MODE)?
             .filter(|mode| mode.len() <= MAX_WORD_BYTES)
             .map(str::to_owned),
-        budget: text(headers, BUDGET)?.map(budget).transpose()?,
-        budget_fallback: text(headers, BUDGET_FALLBACK)?
+        budget: one(headers, BUDGET)?.map(budget).transpose()?,
+        budget_fallback: one(headers, BUDGET_FALLBACK)?
             .map(budget_fallback)
             .transpose()?,
         tags: text(headers, TAGS)?
@@ -59,6 +59,18 @@ fn text<'a>(headers: &'a HeaderMap, name: &'static str) -> Result<Option<&'a str
     };
     let text = value.to_str().map_err(|_| Refusal::InvalidHeader(name))?;
     Ok(Some(text.trim()).filter(|text| !text.is_empty()))
+}
+
+/// The value of a header that says what may be spent: which of two is meant nobody knows, and an empty one is no wish.
+fn one<'a>(headers: &'a HeaderMap, name: &'static str) -> Result<Option<&'a str>, Refusal> {
+    let mut values = headers.get_all(name).iter();
+    if values.next().is_none() {
+        return Ok(None);
+    }
+    match (text(headers, name)?, values.next()) {
+        (Some(text), None) => Ok(Some(text)),
+        (None, _) | (_, Some(_)) => Err(Refusal::InvalidHeader(name)),
+    }
 }
 
 /// USD, above 0.
@@ -149,11 +161,22 @@ mod tests {
     #[case::nothing_to_spend("x-omniroute-budget", "0")]
     #[case::negative("x-omniroute-budget", "-1")]
     #[case::infinite("x-omniroute-budget", "inf")]
+    #[case::empty_budget("x-omniroute-budget", " ")]
+    #[case::empty_fallback("x-omniroute-budget-fallback", "")]
     #[case::unknown_word("x-omniroute-budget-fallback", "dearest")]
     #[case::long_tag("x-omniroute-tags", "x".repeat(65).leak())]
     #[case::many_tags("x-omniroute-tags", "a,".repeat(17).leak())]
     fn what_means_nothing_is_refused(#[case] name: &'static str, #[case] value: &str) {
         let refused = facts(&[(name, value)]).unwrap_err();
+        assert_eq!(refused.code(), "invalid_header");
+        assert!(refused.to_string().contains(name));
+    }
+
+    #[rstest]
+    #[case("x-omniroute-budget", "1")]
+    #[case("x-omniroute-budget-fallback", "strict")]
+    fn two_that_say_what_may_be_spent_are_refused(#[case] name: &'static str, #[case] value: &str) {
+        let refused = facts(&[(name, value), (name, value)]).unwrap_err();
         assert_eq!(refused.code(), "invalid_header");
         assert!(refused.to_string().contains(name));
     }

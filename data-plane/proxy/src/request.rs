@@ -11,15 +11,13 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
-use tidegate_core::routing::body::{self, BodyFacts};
+use tidegate_core::routing::body::{self, BodyFacts, MAX_DEPTH};
 
 use edit::{Spans, move_up};
 use walk::{Member, members};
 
 pub(crate) use edit::{Changes, MaxOutput};
 
-/// How deep a body's arrays and objects may be nested.
-pub(crate) const MAX_DEPTH: usize = 128;
 /// Longest model or combo name of a request, in bytes.
 pub(crate) const MAX_MODEL_BYTES: usize = 512;
 

@@ -131,6 +131,7 @@ impl Standalone {
             .with_context(|| format!("cannot listen on {}", options.grpc_listen))?;
         let (http, grpc) = (listener.local_addr()?, grpc_listener.local_addr()?);
 
+        let registry = Arc::new(RwLock::new(Registry::default()));
         let control = ControlPlane::start(
             ControlPlaneConfig {
                 replica: NAME.to_owned(),
@@ -141,6 +142,7 @@ impl Standalone {
                 environment: contract_variables().collect(),
                 drain_limit: CONTROL_DRAIN,
                 decision_limits: DecisionLimits::same_process(),
+                registry: Arc::clone(&registry),
             },
             Arc::new(MemoryHotStore::default()),
             Arc::clone(&database) as Arc<_>,
@@ -178,7 +180,6 @@ impl Standalone {
             &client_tasks,
             stop_client.clone(),
         )?;
-        let registry = Arc::new(RwLock::new(Registry::default()));
         client
             .metrics()
             .register(registry.write().sub_registry_with_prefix("tidegate_dp"));

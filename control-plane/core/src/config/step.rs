@@ -184,6 +184,15 @@ impl<'de> Visitor<'de> for StepVisitor {
         if members.get("weight").is_some_and(Value::is_null) {
             return Err(Error::custom("weight must be a number between 0 and 100"));
         }
+        // YAML reads `y`, `no` and `12` as something else than a text.
+        for name in ["model", "combo"] {
+            let value = members.get(name);
+            if value.is_some_and(|value| !matches!(value, Value::String(_) | Value::Null)) {
+                return Err(Error::custom(format!(
+                    "{name} must be a text; write it in quotes"
+                )));
+            }
+        }
         match (members.contains_key("model"), members.contains_key("combo")) {
             (true, true) => Err(Error::custom(
                 "a step has either the member `model` or the member `combo`",

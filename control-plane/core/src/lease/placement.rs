@@ -159,7 +159,8 @@ impl EndReason {
             | ExclusionReason::Unavailable => Some(Self::ModelIneligible),
             ExclusionReason::RequestExhaustion
             | ExclusionReason::RetryBudget
-            | ExclusionReason::ConcurrencyCap => None,
+            | ExclusionReason::ConcurrencyCap
+            | ExclusionReason::OverBudget => None,
         }
     }
 }

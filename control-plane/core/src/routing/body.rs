@@ -5,6 +5,7 @@
 //! `prompt_cache_key`, `metadata`. Whatever is not where it should be, or not what it should be, is passed over: the
 //! upstream judges bodies, this only guesses from them. What is kept is bounded, however long the body is.
 
+mod shape;
 mod text;
 mod visit;
 
@@ -14,6 +15,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::{RequestFacts, intent};
 
+pub use shape::{MAX_DEPTH, ShapeFault, check_shape};
 pub use visit::read;
 
 /// Longest part of a conversation's first turn, of a system prompt and of tools that is hashed, in bytes.

@@ -10,7 +10,7 @@ pub const MAX_EXCLUSIONS: usize = 64;
 
 impl ExclusionReason {
     /// Every reason, in the order of the gates.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::TagMismatch,
         Self::CapabilityMismatch,
         Self::ContextWindow,
@@ -30,6 +30,7 @@ impl ExclusionReason {
         Self::QuotaCutoff,
         Self::Unavailable,
         Self::ConcurrencyCap,
+        Self::OverBudget,
     ];
 
     /// The reason that a word of the wire stands for.
@@ -61,6 +62,7 @@ impl ExclusionReason {
             Self::QuotaCutoff => "quota_cutoff",
             Self::Unavailable => "unavailable",
             Self::ConcurrencyCap => "concurrency_cap",
+            Self::OverBudget => "over_budget",
         }
     }
 
@@ -84,7 +86,8 @@ impl ExclusionReason {
             | Self::RequestExhaustion
             | Self::RetryBudget
             | Self::Unavailable
-            | Self::ConcurrencyCap => false,
+            | Self::ConcurrencyCap
+            | Self::OverBudget => false,
         }
     }
 }

@@ -1,5 +1,7 @@
 //! `tidegatectl explain MODEL`.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -14,6 +16,11 @@ use crate::cli::{ExplainArguments, Output};
 use crate::connect::Client;
 use crate::failure::Failure;
 use crate::output::{Listing, moment, print_value, remaining, write_line};
+
+/// Longest body, in bytes: what data planes take unless they are told otherwise.
+const MAX_BODY_BYTES: u64 = 10 * 1024 * 1024;
+/// What the control plane says of a name that means nothing.
+const NO_SUCH_MODEL: &str = "model_not_found";
 
 /// Tells where a request would go.
 pub(crate) async fn run(
@@ -40,7 +47,8 @@ pub(crate) async fn run(
     });
     let explained = service.explain(request).await?.into_inner();
     if output != Output::Table {
-        return print_value(&as_value(&explained), output);
+        print_value(&as_value(&explained), output)?;
+        return is_known(&explained);
     }
     let mut listing = Listing::new(&["", "provider", "connection", "model", "why not", "until"]);
     for target in &explained.targets {
@@ -68,15 +76,30 @@ pub(crate) async fn run(
             explained.decision, explained.message
         ))?,
     }
+    is_known(&explained)
+}
+
+/// A name that means nothing is a fault of who asks, as everywhere else.
+fn is_known(explained: &ExplainResponse) -> Result<(), Failure> {
+    if explained.code == NO_SUCH_MODEL {
+        return Err(Failure::Input(explained.message.clone()));
+    }
     Ok(())
 }
 
 /// What the body of a request says, read as a data plane reads it.
 fn facts_of(path: &Path, key: Option<&str>) -> Result<RequestFacts, Failure> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| Failure::Input(format!("{}: {error}", path.display())))?;
-    let body = body::read(&text)
-        .map_err(|error| Failure::Input(format!("{}: no JSON: {error}", path.display())))?;
+    let refused = |why: String| Failure::Input(format!("{}: {why}", path.display()));
+    let file = File::open(path).map_err(|error| refused(error.to_string()))?;
+    let mut text = String::new();
+    file.take(MAX_BODY_BYTES.saturating_add(1))
+        .read_to_string(&mut text)
+        .map_err(|error| refused(error.to_string()))?;
+    if u64::try_from(text.len()).unwrap_or(u64::MAX) > MAX_BODY_BYTES {
+        return Err(refused(format!("longer than {MAX_BODY_BYTES} bytes")));
+    }
+    let body = body::read(&text).map_err(|error| refused(format!("no JSON: {error}")))?;
+    body::check_shape(&text).map_err(|fault| refused(fault.to_string()))?;
     let facts = tidegate_core::routing::RequestFacts::new(String::new(), Protocol::Openai);
     Ok(facts_to_proto(&facts.with_body(&body, key), false))
 }
@@ -141,4 +164,39 @@ fn as_value(explained: &ExplainResponse) -> Value {
         "message": explained.message,
         "targets": targets,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn refusal_of(text: &str) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("body.json");
+        std::fs::write(&path, text).unwrap();
+        facts_of(&path, None).unwrap_err().to_string()
+    }
+
+    #[rstest]
+    #[case::array("[{}]".to_owned(), "must be a JSON object")]
+    #[case::text("\"hi\"".to_owned(), "must be a JSON object")]
+    #[case::no_json("{".to_owned(), "no JSON")]
+    #[case::deep(format!("{{\"a\":{}{}}}", "[".repeat(128), "]".repeat(128)), "nested deeper than 128")]
+    #[case::long(format!("{{\"a\":\"{}\"}}", "x".repeat(10 * 1024 * 1024)), "longer than 10485760 bytes")]
+    fn a_body_that_no_data_plane_takes_is_refused(#[case] text: String, #[case] why: &str) {
+        let refusal = refusal_of(&text);
+        assert!(refusal.contains(why), "{refusal}");
+    }
+
+    #[test]
+    fn a_name_that_means_nothing_is_a_failure() {
+        let mut explained = ExplainResponse::default();
+        assert!(is_known(&explained).is_ok());
+        explained.code = "no_executable_targets".to_owned();
+        assert!(is_known(&explained).is_ok(), "an answer like any other");
+        explained.code = "model_not_found".to_owned();
+        assert_eq!(is_known(&explained).unwrap_err().exit_code(), 65);
+    }
 }

@@ -9,6 +9,7 @@ use tidegate_store::hot::bounds::MAX_BLOBS;
 use tidegate_store::memory::MemoryHotStore;
 
 use super::*;
+use crate::telemetry::metrics::SharedRegistry;
 
 const KEY: &str = "target";
 
@@ -22,7 +23,7 @@ impl Replica {
     fn start(name: &str, memory: &MemoryHotStore) -> Self {
         let limit = Duration::from_millis(50);
         let store = FaultyHotStore::new(Arc::new(memory.clone()), limit);
-        let metrics = Arc::new(Metrics::new());
+        let metrics = Arc::new(Metrics::new(SharedRegistry::default()));
         let clock = Arc::new(Clock::new());
         let hot = Hot::new(
             Arc::new(store.clone()),

@@ -127,9 +127,16 @@ fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::telemetry::metrics::SharedRegistry;
 
     fn status(method: &Method, path: &str, ready: bool) -> StatusCode {
-        answer(method, path, &Metrics::new(), &move || ready).status()
+        answer(
+            method,
+            path,
+            &Metrics::new(SharedRegistry::default()),
+            &move || ready,
+        )
+        .status()
     }
 
     #[test]
@@ -149,7 +156,7 @@ mod tests {
 
     #[test]
     fn metrics_show_zero_before_anything_happens() {
-        let encoded = Metrics::new().encode().unwrap();
+        let encoded = Metrics::new(SharedRegistry::default()).encode().unwrap();
         assert!(
             encoded.contains("tidegate_cp_decisions_total{step=\"dispatch\"} 0"),
             "{encoded}"

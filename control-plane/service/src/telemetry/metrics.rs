@@ -1,8 +1,10 @@
 //! All metrics of the control plane: one typed tree, labels from closed lists, help text = doc of the family.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::time::Duration;
 
+use parking_lot::RwLock;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -180,10 +182,13 @@ struct TokenLabel {
     event: TokenRefresh,
 }
 
+/// Where metrics are named. Both planes of one process share one.
+pub type SharedRegistry = Arc<RwLock<Registry>>;
+
 /// The tree.
 #[derive(Debug)]
 pub(crate) struct Metrics {
-    registry: Registry,
+    registry: SharedRegistry,
     decisions: Family<StepLabel, Counter>,
     decision_seconds: Histogram,
     hot_calls: Family<CallLabel, Counter>,
@@ -225,9 +230,10 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    pub(crate) fn new() -> Self {
-        let mut metrics = Self {
-            registry: Registry::with_prefix("tidegate_cp"),
+    /// Named in `registry`, which may hold those of others as well.
+    pub(crate) fn new(registry: SharedRegistry) -> Self {
+        let metrics = Self {
+            registry,
             decisions: Family::default(),
             decision_seconds: Histogram::new(exponential_buckets(0.000_05, 2.0, 12)),
             hot_calls: Family::default(),
@@ -258,8 +264,9 @@ impl Metrics {
         metrics
     }
 
-    fn register(&mut self) {
-        let registry = &mut self.registry;
+    fn register(&self) {
+        let mut registry = self.registry.write();
+        let registry = registry.sub_registry_with_prefix("tidegate_cp");
         registry.register("decisions", "Decisions answered", self.decisions.clone());
         registry.register_with_unit(
             "decision_duration",
@@ -476,7 +483,7 @@ impl Metrics {
     /// The tree in the text format.
     pub(crate) fn encode(&self) -> Result<String, std::fmt::Error> {
         let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
+        prometheus_client::encoding::text::encode(&mut text, &self.registry.read())?;
         Ok(text)
     }
 }

@@ -17,7 +17,7 @@ use tokio_util::task::TaskTracker;
 use super::{Live, Plane, Present, Watchers};
 use crate::clock::{Clock, local_now};
 use crate::config::Published;
-use crate::telemetry::metrics::Metrics;
+use crate::telemetry::metrics::{Metrics, SharedRegistry};
 use crate::view::View;
 
 const KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
@@ -28,7 +28,7 @@ async fn watchers(directory: &std::path::Path) -> Watchers {
         .await
         .unwrap();
     let key = SealingKey::parse(&SecretString::from(KEY)).unwrap();
-    let metrics = Arc::new(Metrics::new());
+    let metrics = Arc::new(Metrics::new(SharedRegistry::default()));
     let config = Published::new(
         Arc::new(durable),
         Arc::new(Sealer::new(&key).unwrap()),
@@ -112,7 +112,7 @@ async fn watcher_that_lags_gets_the_shards_whole_and_slows_down_nobody() {
 #[test]
 fn who_watches_is_told_once_with_the_configuration_it_uses() {
     let live = Live::default();
-    let metrics = Arc::new(Metrics::new());
+    let metrics = Arc::new(Metrics::new(SharedRegistry::default()));
     let plane = |number, name, version| Plane::new(PlaneIncarnation(number), name, version);
     let first = Present::new(&live, plane(1, "b", 3), &metrics);
     let again = Present::new(&live, plane(1, "b", 0), &metrics);

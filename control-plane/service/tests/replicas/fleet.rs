@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 use tempfile::TempDir;
-use tidegate_control::plane::{ControlPlane, ControlPlaneConfig, DecisionLimits, Tokens};
+use tidegate_control::plane::{
+    ControlPlane, ControlPlaneConfig, DecisionLimits, SharedRegistry, Tokens,
+};
 use tidegate_core::ids::{ProviderId, Shard};
 use tidegate_proto::admin::v1 as admin;
 use tidegate_proto::admin::v1::admin_service_client::AdminServiceClient;
@@ -116,6 +118,7 @@ impl Fleet {
                 environment: BTreeMap::new(),
                 drain_limit: Duration::from_secs(10),
                 decision_limits: DecisionLimits::default(),
+                registry: SharedRegistry::default(),
             },
             Arc::new(hot.clone()),
             Arc::clone(&self.durable),

@@ -140,6 +140,11 @@ fn recovery(rejection: &Rejection) -> (&'static str, &'static str) {
         "no_executable_targets" | "model_not_found" => {
             ("switch-combo", "ask for another model or combo")
         }
+        "connection_not_found" => ("switch-combo", "name another connection, or none"),
+        "budget_exceeded" => (
+            "switch-combo",
+            "raise the budget, or ask for a cheaper combo",
+        ),
         "capability_mismatch" | "context_length_exceeded" | "context_requirements_exhausted" => {
             ("switch-combo", "ask for a model that takes such a request")
         }

@@ -238,7 +238,7 @@ async fn wrong_paths_and_methods() {
 #[rstest]
 #[case(&[("content-encoding", "gzip")], 415, "unsupported_content_encoding")]
 #[case(&[("x-omniroute-connection", "not/a name")], 400, "invalid_connection")]
-#[case(&[("x-omniroute-connection", "nobody")], 404, "no_executable_targets")]
+#[case(&[("x-omniroute-connection", "nobody")], 404, "connection_not_found")]
 #[tokio::test]
 async fn wrong_headers(#[case] headers: &[(&str, &str)], #[case] status: u16, #[case] code: &str) {
     let bench = Bench::start().await;

@@ -167,6 +167,26 @@ async fn a_burst_that_does_not_wait_is_told_when_to_come_back() -> Result<()> {
 }
 
 #[tokio::test]
+async fn the_metrics_of_both_planes_are_shown_together() -> Result<()> {
+    let standalone = Standalone::start().await?;
+    let client = hyper_util::client::legacy::Client::builder(hyper_util::rt::TokioExecutor::new())
+        .build_http::<http_body_util::Empty<hyper::body::Bytes>>();
+    let uri = format!("http://{}/metrics", standalone.http).parse()?;
+    let body = client.get(uri).await?.into_body();
+    let bytes = http_body_util::BodyExt::collect(body).await?.to_bytes();
+    let text = std::str::from_utf8(&bytes)?;
+    for name in [
+        "tidegate_cp_configuration_version 1\n",
+        "tidegate_dp_configuration_version 1\n",
+        "tidegate_dp_control_plane_gone 0\n",
+    ] {
+        assert!(text.contains(name), "{name} is missing");
+    }
+    assert_eq!(text.matches("# EOF").count(), 1);
+    Ok(())
+}
+
+#[tokio::test]
 async fn what_was_learned_survives_a_restart() -> Result<()> {
     let standalone = Standalone::start().await?;
     let refused = Selector::any().credential("sk-a");

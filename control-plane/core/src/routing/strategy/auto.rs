@@ -272,6 +272,7 @@ fn pick(
         let affords = |index: &usize| contest.affords(budget, *index);
         list.iter().copied().filter(affords).collect()
     };
+    let dear = candidates;
     let candidates = affordable(candidates);
     if candidates.is_empty() {
         if !budget.is_strict() {
@@ -282,7 +283,7 @@ fn pick(
         return if affordable(kept).iter().any(cools) {
             Ok(None)
         } else {
-            Err(refusal::over_budget(contest))
+            Err(refusal::over_budget(contest, dear))
         };
     }
     let of_pool = affordable(pool);

@@ -1,5 +1,6 @@
 //! Final answers of requests of which nothing was sent.
 
+use crate::ids::ConnectionId;
 use crate::routing::accounts::{Scene, no_account};
 use crate::routing::exclusion::Exclusions;
 use crate::routing::filters::is_context_a_fault;
@@ -24,6 +25,25 @@ pub(in crate::routing) fn unknown_model(name: &str) -> Rejection {
         pass_through: false,
         terminal_reason: "model_not_found".to_owned(),
         pool_size: 0,
+        attempted: 0,
+        excluded: Vec::new(),
+    }
+}
+
+/// The request names a connection that there is not (`X-OmniRoute-Connection`).
+fn unknown_connection(name: &ConnectionId, route: &Route<'_>) -> Rejection {
+    Rejection {
+        status: 404,
+        code: "connection_not_found".to_owned(),
+        error_type: "invalid_request_error".to_owned(),
+        message: format!(
+            "the connection `{}` does not exist",
+            printable(name.as_str())
+        ),
+        retry_after_secs: None,
+        pass_through: false,
+        terminal_reason: "connection_not_found".to_owned(),
+        pool_size: route.pool_size(),
         attempted: 0,
         excluded: Vec::new(),
     }
@@ -54,6 +74,11 @@ pub(in crate::routing) fn nothing_dispatched(
     route: &Route<'_>,
     excluded: Exclusions,
 ) -> Rejection {
+    if let Some(name) = &input.facts.forced_connection
+        && input.config.connection(name).is_none()
+    {
+        return unknown_connection(name, route);
+    }
     let list = || excluded.list().iter();
     // Nobody knows when a request ends that runs, so who may come back for one comes back soon.
     let soon = excluded.any_full().then_some(FULL_RETRY_AFTER_SECS);

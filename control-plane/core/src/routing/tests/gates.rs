@@ -37,6 +37,7 @@ fn only_exclusion(world: &World) -> Exclusion {
 #[case(ExclusionReason::ContextWindow, "context_window", false)]
 #[case(ExclusionReason::RetryBudget, "retry_budget", false)]
 #[case(ExclusionReason::QuotaCutoff, "quota_cutoff", true)]
+#[case(ExclusionReason::OverBudget, "over_budget", false)]
 #[case(ExclusionReason::NotAllowed, "not_allowed", false)]
 #[case(ExclusionReason::ProtocolMismatch, "protocol_mismatch", false)]
 #[case(
@@ -167,7 +168,7 @@ fn the_forced_connection_is_the_only_one() {
     assert_eq!((dispatch.connection.as_str(), dispatch.target), ("k2", 1));
     assert_eq!(dispatch.excluded[0].reason, ExclusionReason::NotAllowed);
     world.facts.forced_connection = Some(ConnectionId::new("nobody").unwrap());
-    assert_eq!(world.reject().code, "no_executable_targets");
+    assert_eq!(world.reject().code, "connection_not_found");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use tidegate_store_sql::{SqlLimits, SqliteDurableStore};
 use super::*;
 use crate::clock::local_now;
 use crate::config::patch::WantedPatch;
-use crate::telemetry::metrics::Metrics;
+use crate::telemetry::metrics::{Metrics, SharedRegistry};
 
 /// All of a key but its first digit.
 const KEY: &str = "0112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
@@ -26,7 +26,7 @@ fn published(durable: &Arc<SqliteDurableStore>, key_digit: &str) -> Published {
         Arc::clone(durable) as Arc<_>,
         Arc::new(Sealer::new(&key).unwrap()),
         BTreeMap::new(),
-        Arc::new(Metrics::new()),
+        Arc::new(Metrics::new(SharedRegistry::default())),
     )
 }
 

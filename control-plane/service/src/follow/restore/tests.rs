@@ -12,7 +12,7 @@ use tidegate_store_sql::{SqlLimits, SqliteDurableStore};
 use super::*;
 use crate::clock::{Clock, local_now};
 use crate::hot::Hot;
-use crate::telemetry::metrics::Metrics;
+use crate::telemetry::metrics::{Metrics, SharedRegistry};
 use crate::view::View;
 
 /// Years from now.
@@ -55,7 +55,7 @@ async fn checkpoint_is_owed_until_it_is_written_and_not_only_read() {
         Duration::from_millis(40),
     );
     let clock = Arc::new(Clock::new());
-    let metrics = Arc::new(Metrics::new());
+    let metrics = Arc::new(Metrics::new(SharedRegistry::default()));
     let hot = Hot::new(
         Arc::new(faulty.clone()),
         Arc::clone(&clock),

@@ -1,6 +1,6 @@
 //! How a request ends that `auto` may send nowhere (`routing.md` §7.4).
 
-use crate::routing::Rejection;
+use crate::routing::{Exclusion, ExclusionReason, MAX_EXCLUSIONS, Rejection};
 
 use super::super::Halt;
 use super::Contest;
@@ -30,8 +30,24 @@ pub(super) fn below_quota(contest: &Contest<'_>, accounts: &[usize]) -> Halt {
 }
 
 /// No target is within a strict budget: 402.
-pub(super) fn over_budget(contest: &Contest<'_>) -> Halt {
+/// `dear` are those that would be used but for it.
+pub(super) fn over_budget(contest: &Contest<'_>, dear: &[usize]) -> Halt {
+    let excluded = dear
+        .iter()
+        .filter_map(|index| contest.question.candidates.get(*index))
+        .take(MAX_EXCLUSIONS)
+        .map(|candidate| Exclusion {
+            provider: candidate.provider.clone(),
+            connection: candidate.connection.cloned(),
+            model: candidate.model.clone(),
+            reason: ExclusionReason::OverBudget,
+            until: None,
+            cause: None,
+            origin: None,
+        })
+        .collect();
     Halt::Reject(Box::new(Rejection {
+        excluded,
         message: "every target of the combo would cost more than the budget".to_owned(),
         ..refusal(contest, 402, "budget_exceeded")
     }))

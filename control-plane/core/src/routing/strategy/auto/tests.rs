@@ -7,8 +7,8 @@ use crate::catalogue::{ModelInfo, Tier};
 use crate::config::Strategy;
 use crate::ids::ProviderId;
 use crate::number::Finite;
-use crate::routing::Rejection;
 use crate::routing::strategy::stage::{Actor, NOW, Stage, seen};
+use crate::routing::{ExclusionReason, Rejection};
 use crate::telemetry::{LastKnownGood, Performance, QuotaSnapshot, QuotaWindow};
 
 use super::allowance::Allowance;

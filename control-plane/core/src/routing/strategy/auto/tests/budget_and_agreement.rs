@@ -55,6 +55,9 @@ fn vector_routing_v_au11_when_nothing_is_affordable_the_fallback_decides() {
         (402, "budget_exceeded")
     );
     assert_eq!(rejection.pool_size, 3);
+    assert_eq!(rejection.retry_after_secs, None);
+    let reasons: Vec<_> = rejection.excluded.iter().map(|it| it.reason).collect();
+    assert_eq!(reasons, [ExclusionReason::OverBudget; 3]);
 }
 
 #[test]

@@ -36,6 +36,7 @@ use crate::settings::{ProviderClass, ProviderPolicy, RuleScope};
 use crate::time::Timestamp;
 
 pub(crate) use hints::reset_at;
+pub use hints::retry_after_ms;
 pub use rules::RuleBook;
 pub(crate) use rules::RuleBooks;
 

@@ -13,6 +13,7 @@ mod meaning;
 mod names;
 mod oauth;
 mod pool;
+mod quota_endpoint;
 mod step;
 #[cfg(test)]
 mod tests;
@@ -36,6 +37,9 @@ pub use mapping::ModelMapping;
 pub(crate) use meaning::split_model;
 pub use oauth::{ClientAuthentication, OauthClient};
 pub use pool::{PoolConnection, QuotaPool};
+pub use quota_endpoint::{
+    Measure, QuotaAuthentication, QuotaEndpoint, QuotaWindowPlaces, ResetFormat, WindowPlace,
+};
 pub use step::{ComboStep, ModelStep, Step};
 pub(crate) use validate::check_combo_config;
 pub use violations::MAX_VIOLATIONS;
@@ -127,6 +131,9 @@ pub struct Provider {
     /// Where and how access tokens of its connections are renewed (decision 15).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oauth: Option<OauthClient>,
+    /// Where quotas of its connections are asked for (decision 39).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota_endpoint: Option<QuotaEndpoint>,
 }
 
 /// One credential at a provider.
@@ -169,6 +176,9 @@ pub struct Connection {
     /// Where the client's secret is read from when the document is applied; unset = keep the stored one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_secret: Option<SecretSource>,
+    /// Where this connection's quotas are asked for; unset = where its provider says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota_endpoint: Option<QuotaEndpoint>,
 }
 
 /// A client's API key. Only its SHA-256 is kept.

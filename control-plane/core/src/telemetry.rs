@@ -72,6 +72,15 @@ pub struct QuotaSnapshot {
     pub observed_at: Timestamp,
 }
 
+impl QuotaSnapshot {
+    /// It says nothing of any window.
+    #[must_use]
+    pub fn names_no_window(&self) -> bool {
+        let of_all = [self.session, self.weekly, self.monthly];
+        of_all.iter().all(Option::is_none) && self.weekly_by_model.is_empty()
+    }
+}
+
 /// The last target of a combo that served (`routing.md` §8.15).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastKnownGood {

@@ -6,6 +6,7 @@ mod commands;
 mod connect;
 mod failure;
 mod output;
+mod quota_window;
 
 use std::process::ExitCode;
 
@@ -56,6 +57,7 @@ async fn run(arguments: Arguments) -> Result<(), Failure> {
         Command::Explain(arguments) => commands::explain::run(&mut client, arguments, output).await,
         Command::Reset(arguments) => commands::reset::run(&mut client, arguments, output).await,
         Command::Settings(command) => commands::settings::run(&mut client, command, output).await,
+        Command::Quota(command) => commands::quota::run(&mut client, command, output).await,
         Command::Status => commands::status::run(&mut client, output).await,
     }
 }

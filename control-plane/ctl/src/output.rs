@@ -51,7 +51,8 @@ impl Listing {
         Value::Array(objects.collect())
     }
 
-    fn table(&self) -> String {
+    /// As people read it.
+    pub(crate) fn table(&self) -> String {
         let header = self.columns.iter().map(|column| column.to_uppercase());
         let body = self.rows.iter().map(|row| row.iter().map(cell).collect());
         let lines: Vec<Vec<String>> = std::iter::once(header.collect()).chain(body).collect();

@@ -2,6 +2,7 @@
 
 mod explain;
 mod lists;
+mod quotas;
 mod reset;
 
 use std::sync::Arc;
@@ -16,11 +17,13 @@ use crate::hot::Hot;
 use crate::permits::Permits;
 use crate::record::Recorder;
 use crate::schema::Schemas;
+use crate::telemetry::metrics::Metrics;
 use crate::view::View;
 use crate::watch::Live;
 
 pub(crate) use explain::Question;
 pub(crate) use lists::transition;
+pub(crate) use quotas::{Known, NotTaken};
 pub(crate) use reset::{Refused, Scope, Selection};
 
 /// Everything an operator may look at or change.
@@ -37,5 +40,6 @@ pub(crate) struct Admin {
     pub(crate) fleet: Arc<Gatherer>,
     pub(crate) checkpoint: Arc<Checkpoint>,
     pub(crate) schemas: Arc<Schemas>,
+    pub(crate) metrics: Arc<Metrics>,
     pub(crate) live: Live,
 }

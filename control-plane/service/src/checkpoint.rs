@@ -8,7 +8,6 @@
 //! **Stance:** fail-open. What could not be written is written with the next success; the view remembers it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tidegate_core::ids::{SHARDS, Shard};
@@ -19,6 +18,7 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
+use crate::lead::Lead;
 use crate::telemetry::metrics::Metrics;
 use crate::view::View;
 
@@ -46,7 +46,7 @@ pub(crate) struct Checkpoint {
     view: Arc<View>,
     clock: Arc<Clock>,
     metrics: Arc<Metrics>,
-    leads: AtomicBool,
+    lead: Lead,
 }
 
 /// Up to where each shard is saved.
@@ -60,17 +60,17 @@ impl Checkpoint {
         metrics: Arc<Metrics>,
     ) -> Self {
         Self {
+            lead: Lead::new(TASK, Arc::clone(&durable)),
             durable,
             view,
             clock,
             metrics,
-            leads: AtomicBool::new(false),
         }
     }
 
     /// This replica writes the checkpoint.
     pub(crate) fn leads(&self) -> bool {
-        self.leads.load(Ordering::Relaxed)
+        self.lead.is_held()
     }
 
     /// Saves values that were just written; `false`: they are not known to be saved.
@@ -115,30 +115,22 @@ impl Checkpoint {
             if let Err(error) = self.save(&mut saved).await {
                 tracing::warn!(%error, "last checkpoint was not written");
             }
-            self.show_lead(false);
-            if let Ok(Err(error)) = tokio::time::timeout(LIMIT, self.durable.resign(TASK)).await {
-                tracing::warn!(%error, "lead of the checkpoint was not given back");
-            }
+            self.lead.resign().await;
+            self.show_lead();
         }
     }
 
     async fn lead(&self, saved: &mut Saved) {
-        let leads = match tokio::time::timeout(LIMIT, self.durable.try_lead(TASK)).await {
-            Ok(Ok(leads)) => leads,
-            Ok(Err(_)) | Err(_) => false,
-        };
-        if leads && !self.leads() {
+        if self.lead.claim().await {
             // What others saved is not known here: everything is saved once more, and changes nothing.
             *saved = std::array::from_fn(|_| Default::default());
         }
-        self.show_lead(leads);
+        self.show_lead();
     }
 
-    fn show_lead(&self, leads: bool) {
-        if self.leads.swap(leads, Ordering::Relaxed) != leads {
-            tracing::info!(leads, "lead of the checkpoint changed");
-        }
-        self.metrics.checkpoint_leader.set(i64::from(leads));
+    fn show_lead(&self) {
+        let leads = i64::from(self.leads());
+        self.metrics.checkpoint_leader.set(leads);
     }
 
     async fn save(&self, saved: &mut Saved) -> Result<(), DurableStoreError> {

@@ -23,9 +23,10 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tidegate_core::ids::{ComboName, ConnectionId, PlaneIncarnation};
-use tidegate_core::telemetry::Telemetry as _;
 use tidegate_core::telemetry::aggregate::{Aggregate, BoundedSum, Bounds, PlaneLoad};
 use tidegate_core::telemetry::fleet::Fleet;
+use tidegate_core::telemetry::quota::{self, QuotaSource, Told};
+use tidegate_core::telemetry::{QuotaSnapshot, Telemetry as _};
 use tidegate_core::time::Timestamp;
 use tidegate_store::hot::bounds::MAX_BLOB_BYTES;
 use tidegate_wire as wire;
@@ -61,6 +62,11 @@ pub(crate) struct Gatherer {
     fleet: ArcSwap<Fleet>,
     urgent: Notify,
 }
+
+/// There is no room for another connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("quotas of as many connections as there is room for are known")]
+pub(crate) struct Full;
 
 /// What this replica was told.
 #[derive(Debug, Default)]
@@ -131,6 +137,50 @@ impl Gatherer {
         if urgent {
             self.urgent.notify_one();
         }
+    }
+
+    /// Adds a quota that was told. Returns whether it is the newest of its source; otherwise what is newer stands.
+    ///
+    /// # Errors
+    /// [`Full`] when there is no room for another connection.
+    pub(crate) fn add_quota(
+        &self,
+        connection: ConnectionId,
+        source: QuotaSource,
+        quota: QuotaSnapshot,
+    ) -> Result<bool, Full> {
+        let mut seen = Aggregate::of_quota(connection.clone(), source, quota);
+        seen.end_at(self.clock.now());
+        let at = |told: &Told| told.get(&source).map(|quota| quota.observed_at);
+        let told = seen.connections.values().map(|past| &past.quotas);
+        let newest = told.filter_map(at).max();
+        let taken = at(&self.told(&connection)) <= newest;
+        let mut own = self.own.lock();
+        let refused = own.sum.absorb(seen);
+        own.changed = true;
+        drop(own);
+        self.metrics.fleet.refused(&refused);
+        match refused.iter().next() {
+            Some(_) => Err(Full),
+            None => Ok(taken),
+        }
+    }
+
+    /// Quotas of a connection, by who told them, also of what was added since the last round.
+    pub(crate) fn told(&self, connection: &ConnectionId) -> Told {
+        let now = self.clock.now();
+        let mut known = self
+            .fleet()
+            .told_quotas(connection)
+            .cloned()
+            .unwrap_or_default();
+        if let Some(past) = self.own.lock().sum.get().connections.get(connection) {
+            for (source, quota) in &past.quotas {
+                quota::add(&mut known, *source, quota.clone());
+            }
+        }
+        known.retain(|_, quota| quota::counts(quota, now));
+        known
     }
 
     /// Publishes and reads for ever.

@@ -4,6 +4,7 @@ mod admin;
 mod auth;
 pub(crate) mod error;
 mod handoff;
+mod quotas;
 mod report;
 mod routing;
 pub(crate) mod server;

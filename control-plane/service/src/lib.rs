@@ -13,6 +13,9 @@
 //! | `config` | the configuration in force, and its replacement |
 //! | `fleet` | what strategies know of the past, gathered from data planes and shared among replicas |
 //! | `handoff` | notes that follow conversations to another account |
+//! | `quota_poll` | asks quota endpoints what is left, one replica for all |
+//! | `lead` | who does what one replica does for all |
+//! | `outbound` | one HTTP request of our own |
 //! | `refresh` | renews access tokens, one replica at a time |
 //! | `admin` | what operators ask and do |
 //! | `schema` | which schema of values may be written |
@@ -31,8 +34,11 @@ mod follow;
 mod grpc;
 mod handoff;
 mod hot;
+mod lead;
+mod outbound;
 mod permits;
 pub mod plane;
+mod quota_poll;
 mod record;
 mod refresh;
 mod schema;

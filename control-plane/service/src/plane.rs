@@ -41,6 +41,7 @@ use crate::grpc::server::{Offered, Services, routes, server, show_health};
 use crate::handoff::Handoffs;
 use crate::hot::Hot;
 use crate::permits::{self, Permits};
+use crate::quota_poll::{self, Poller};
 use crate::record::history::history;
 use crate::record::{Parts, Recorder};
 use crate::refresh::{self, Refresher};
@@ -222,6 +223,17 @@ impl ControlPlane {
             Arc::clone(&clock),
             Arc::clone(&metrics),
         ));
+        let quotas = Poller::new(
+            quota_poll::Parts {
+                durable: Arc::clone(&durable),
+                clock: Arc::clone(&clock),
+                config: Arc::clone(&published),
+                fleet: Arc::clone(&fleet),
+                metrics: Arc::clone(&metrics),
+            },
+            &background.tasks,
+            &background.stop,
+        );
         let live = Live::default();
         let drain = CancellationToken::new();
         let serving = TaskTracker::new();
@@ -277,6 +289,7 @@ impl ControlPlane {
                 fleet: Arc::clone(&fleet),
                 checkpoint: Arc::clone(&checkpoint),
                 schemas: Arc::clone(&schemas),
+                metrics: Arc::clone(&metrics),
                 live,
             }),
             metrics,
@@ -291,6 +304,7 @@ impl ControlPlane {
         let checkpoint_stop = stop.clone();
         tasks.spawn(async move { checkpoint.run(checkpoint_stop).await });
         tasks.spawn(refresher.run());
+        tasks.spawn(quotas.run());
         let own_hot = Arc::clone(&hot);
         let own_config = Arc::clone(&published);
         tasks.spawn(stop.clone().run_until_cancelled_owned(async move {

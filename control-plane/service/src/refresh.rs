@@ -38,12 +38,13 @@ use uuid::Uuid;
 
 use crate::clock::{Clock, local_now};
 use crate::config::{Current, Published};
+use crate::outbound::Outbound;
 use crate::record::Recorder;
 use crate::record::history::History;
 use crate::telemetry::metrics::{Metrics, TokenRefresh};
 use crate::view::View;
 
-use endpoint::{Grant, NotIssued, TokenEndpoints};
+use endpoint::{Grant, NotIssued};
 
 /// Longest pause between two looks at the hot state for tokens that were refused since.
 const TICK: Duration = Duration::from_secs(1);
@@ -71,7 +72,7 @@ pub(crate) struct Parts {
 #[derive(Debug)]
 pub(crate) struct Refresher {
     parts: Parts,
-    endpoints: TokenEndpoints,
+    outbound: Outbound,
     /// Connections with a refresh under way here.
     under_way: Mutex<BTreeSet<ConnectionId>>,
     tasks: TaskTracker,
@@ -107,7 +108,7 @@ impl Refresher {
     pub(crate) fn new(parts: Parts, tasks: &TaskTracker, stop: &CancellationToken) -> Arc<Self> {
         Arc::new(Self {
             parts,
-            endpoints: TokenEndpoints::new(),
+            outbound: Outbound::new(),
             under_way: Mutex::default(),
             tasks: tasks.clone(),
             stop: stop.clone(),
@@ -270,7 +271,7 @@ impl Refresher {
         };
         tracing::info!(%connection, ?condition, "renewing an access token");
         self.parts.metrics.token_refresh(TokenRefresh::Attempt);
-        match self.endpoints.ask(&grant, deadline).await {
+        match endpoint::ask(&self.outbound, &grant, deadline).await {
             Ok(issued) => {
                 self.keep(&configured.connection, *leased, issued, &refresh_token)
                     .await

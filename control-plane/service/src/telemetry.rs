@@ -1,6 +1,10 @@
 //! What the control plane tells about itself: metrics, liveness, readiness.
 
+#[macro_use]
+mod labels;
+
 mod fleet_metrics;
 pub(crate) mod handoff_metrics;
 pub mod http;
 pub(crate) mod metrics;
+mod quota_metrics;

@@ -3,7 +3,9 @@
 mod combo;
 mod pool;
 
-use tidegate_core::config::{ApiKey, Connection, Document, OauthClient, Provider, SecretSource};
+use tidegate_core::config::{
+    ApiKey, Connection, Document, OauthClient, Provider, QuotaEndpoint, SecretSource,
+};
 use tidegate_core::ids::{ConnectionId, KeyId, ModelId, ProviderId};
 use tidegate_core::settings::WrittenSettings;
 use tidegate_proto::config::v1 as proto;
@@ -102,6 +104,7 @@ fn provider_to_proto(provider: &Provider) -> proto::Provider {
         per_model_quota: provider.per_model_quota,
         account_strategy: serde_word(&provider.account_strategy),
         oauth: provider.oauth.as_ref().map(oauth_to_proto),
+        quota_endpoint_json: quota_endpoint_to_json(provider.quota_endpoint.as_ref()),
     }
 }
 
@@ -120,6 +123,10 @@ fn provider_from_proto(index: usize, message: proto::Provider) -> Result<Provide
             .oauth
             .map(|oauth| oauth_from_proto(index, oauth))
             .transpose()?,
+        quota_endpoint: quota_endpoint_from_json(
+            field("quotaEndpoint"),
+            &message.quota_endpoint_json,
+        )?,
     })
 }
 
@@ -141,6 +148,20 @@ fn oauth_from_proto(index: usize, message: proto::OauthClient) -> Result<OauthCl
             .unwrap_or_default(),
         scope: unless_empty(message.scope),
     })
+}
+
+fn quota_endpoint_to_json(endpoint: Option<&QuotaEndpoint>) -> String {
+    let json = endpoint.map(serde_json::to_string).transpose();
+    json.unwrap_or_default().unwrap_or_default()
+}
+
+fn quota_endpoint_from_json(field: String, json: &str) -> Result<Option<QuotaEndpoint>, WireError> {
+    if json.is_empty() {
+        return Ok(None);
+    }
+    serde_json::from_str(json)
+        .map(Some)
+        .map_err(|error| WireError::invalid(field, error.to_string()))
 }
 
 fn unless_empty(text: String) -> Option<String> {
@@ -178,6 +199,7 @@ fn connection_to_proto(connection: &Connection) -> proto::Connection {
         refresh_token_source: source_to_proto(connection.refresh_token.as_ref()),
         client_id: connection.client_id.clone().unwrap_or_default(),
         client_secret_source: source_to_proto(connection.client_secret.as_ref()),
+        quota_endpoint_json: quota_endpoint_to_json(connection.quota_endpoint.as_ref()),
     }
 }
 
@@ -199,6 +221,10 @@ fn connection_from_proto(
         refresh_token: source_from_proto(field("refreshToken"), &message.refresh_token_source)?,
         client_id: unless_empty(message.client_id),
         client_secret: source_from_proto(field("clientSecret"), &message.client_secret_source)?,
+        quota_endpoint: quota_endpoint_from_json(
+            field("quotaEndpoint"),
+            &message.quota_endpoint_json,
+        )?,
     })
 }
 
@@ -244,11 +270,15 @@ mod tests {
         "providers": [{"id": "openai", "protocol": "openai", "baseUrl": "https://example.test/v1",
             "class": "oauth", "models": ["gpt-4o"], "perModelQuota": true,
             "oauth": {"tokenEndpoint": "https://id.test/token", "clientId": "app",
-                "clientAuthentication": "client_secret_post", "scope": "chat"}}],
+                "clientAuthentication": "client_secret_post", "scope": "chat"},
+            "quotaEndpoint": {"url": "https://example.test/usage", "authentication": "bearer",
+                "headers": {"x-beta": "1"}, "resetFormat": "seconds-from-now", "limitReached": "/full",
+                "windows": {"weeklyByModel": {"gpt-4o": {"usedPercent": "/a", "resetsAt": "/b"}}}}}],
         "connections": [{"id": "main", "provider": "openai", "priority": 3, "enabled": false,
             "credential": {"env": "KEY"}, "disableCooling": true, "maxConcurrent": 2, "models": ["gpt-4o"],
             "perModelQuota": false,
-            "refreshToken": {"file": "token"}, "clientId": "own", "clientSecret": {"env": "SECRET"}}],
+            "refreshToken": {"file": "token"}, "clientId": "own", "clientSecret": {"env": "SECRET"},
+            "quotaEndpoint": {"url": "http://127.0.0.1:1/usage", "limitReached": "/full"}}],
         "combos": [{"name": "smart", "strategy": "priority", "config": {"maxRetries": 0},
             "steps": ["openai/gpt-4o", "other", {"model": "openai/gpt-4o", "connection": "main"},
                 {"model": "other"},
@@ -299,6 +329,14 @@ mod tests {
                 oauth.client_authentication = "magic".to_owned();
             }),
             "providers[0].oauth.clientAuthentication"
+        );
+        assert_eq!(
+            refused(|message| message.providers[0].quota_endpoint_json = "{\"x\":1}".to_owned()),
+            "providers[0].quotaEndpoint"
+        );
+        assert_eq!(
+            refused(|message| message.connections[0].quota_endpoint_json = "3".to_owned()),
+            "connections[0].quotaEndpoint"
         );
         assert_eq!(
             refused(|message| message.combos[0].strategy = "magic".to_owned()),

@@ -50,6 +50,7 @@ pub(super) fn find(source: Source<'_>, now: Timestamp) -> Option<RetryHint> {
 }
 
 pub(crate) use headers::reset_at;
+pub use headers::retry_after_ms;
 pub(super) use prose::reset_ms;
 
 /// A hint of this length, or none.

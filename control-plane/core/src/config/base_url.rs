@@ -6,6 +6,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use super::Violations;
+
 /// Longest base URL in bytes.
 pub const MAX_BASE_URL_BYTES: usize = 2_048;
 
@@ -28,6 +30,16 @@ enum Host<'a> {
 /// What is wrong and what is expected, for people.
 pub fn check(url: &str) -> Result<(), &'static str> {
     parse(url).map(|_| ())
+}
+
+/// Adds a violation unless the URL may be sent a credential: [`check`], and `https://` unless it is a loopback address.
+pub(super) fn check_endpoint(field: String, url: &str, found: &mut Violations) {
+    if let Err(message) = check(url) {
+        found.push(field, message);
+    } else if !url.starts_with("https://") && !is_loopback(url) {
+        let message = "must begin with https://, unless it is a loopback address";
+        found.push(field, message);
+    }
 }
 
 /// Whether the URL's host is loopback, private, link-local or unspecified, or named `localhost`. False for

@@ -41,14 +41,7 @@ impl OauthClient {
     /// Adds what is wrong with it.
     pub(super) fn check(&self, path: &str, found: &mut Violations) {
         let field = |member: &str| format!("{path}.{member}");
-        if let Err(message) = base_url::check(&self.token_endpoint) {
-            found.push(field("tokenEndpoint"), message);
-        } else if !self.token_endpoint.starts_with("https://")
-            && !base_url::is_loopback(&self.token_endpoint)
-        {
-            let message = "must begin with https://, unless it is a loopback address";
-            found.push(field("tokenEndpoint"), message);
-        }
+        base_url::check_endpoint(field("tokenEndpoint"), &self.token_endpoint, found);
         let texts = [("clientId", &self.client_id), ("scope", &self.scope)];
         for (member, text) in texts {
             if let Some(text) = text {

@@ -128,6 +128,22 @@ fn an_empty_document_is_good() {
 #[case::no_token_endpoint("/providers/0/oauth", json!({"tokenEndpoint": "token"}), "providers[0].oauth.tokenEndpoint")]
 #[case::scope("/providers/0/oauth", json!({"tokenEndpoint": "https://id.example/t", "scope": "a\nb"}), "providers[0].oauth.scope")]
 #[case::empty_client("/providers/0/oauth", json!({"tokenEndpoint": "https://id.example/t", "clientId": ""}), "providers[0].oauth.clientId")]
+#[case::plain_quota_endpoint("/providers/0/quotaEndpoint", json!({"url": "http://x.example/usage", "limitReached": "/full"}), "providers[0].quotaEndpoint.url")]
+#[case::quota_endpoint_with_query("/providers/0/quotaEndpoint", json!({"url": "https://x.example/usage?account={id}", "limitReached": "/full"}), "providers[0].quotaEndpoint.url")]
+#[case::quota_endpoint_of_nothing("/providers/0/quotaEndpoint", json!({"url": "https://x.example/usage"}), "providers[0].quotaEndpoint.windows")]
+#[case::quotas_too_often("/providers/0/quotaEndpoint", json!({"url": "https://x.example/usage", "limitReached": "/full", "intervalMs": 999}), "providers[0].quotaEndpoint.intervalMs")]
+#[case::quotas_too_rarely("/providers/0/quotaEndpoint", json!({"url": "https://x.example/usage", "limitReached": "/full", "intervalMs": 21_600_001}), "providers[0].quotaEndpoint.intervalMs")]
+#[case::quotas_too_slowly("/providers/0/quotaEndpoint", json!({"url": "https://x.example/usage", "limitReached": "/full", "timeoutMs": 30_001}), "providers[0].quotaEndpoint.timeoutMs")]
+#[case::no_pointer("/providers/0/quotaEndpoint", json!({"url": "https://x.example/usage", "limitReached": "full"}), "providers[0].quotaEndpoint.limitReached")]
+#[case::bad_escape("/providers/0/quotaEndpoint", json!({"url": "https://x.example/usage", "limitReached": "/a~2"}), "providers[0].quotaEndpoint.limitReached")]
+#[case::long_pointer("/providers/0/quotaEndpoint", json!({"url": "https://x.example/usage", "limitReached": format!("/{}", "a".repeat(256))}), "providers[0].quotaEndpoint.limitReached")]
+#[case::window_of_nothing("/providers/0/quotaEndpoint", json!({"url": "https://x.example/usage", "windows": {"weekly": {"resetsAt": "/a"}}}), "providers[0].quotaEndpoint.windows.weekly")]
+#[case::used_without_limit("/providers/0/quotaEndpoint", json!({"url": "https://x.example/usage", "windows": {"session": {"used": "/a"}}}), "providers[0].quotaEndpoint.windows.session")]
+#[case::used_twice("/providers/0/quotaEndpoint", json!({"url": "https://x.example/usage", "windows": {"monthly": {"usedShare": "/a", "usedPercent": "/b"}}}), "providers[0].quotaEndpoint.windows.monthly")]
+#[case::pointer_of_a_model("/providers/0/quotaEndpoint", json!({"url": "https://x.example/usage", "windows": {"weeklyByModel": {"m": {"usedShare": "a"}}}}), "providers[0].quotaEndpoint.windows.weeklyByModel.m.usedShare")]
+#[case::credential_by_hand("/connections/1/quotaEndpoint", json!({"url": "https://x.example/usage", "limitReached": "/full", "headers": {"authorization": "Bearer x"}}), "connections[1].quotaEndpoint.headers.authorization")]
+#[case::header_with_a_line_break("/connections/1/quotaEndpoint", json!({"url": "https://x.example/usage", "limitReached": "/full", "headers": {"x-a": "b\r\nc: d"}}), "connections[1].quotaEndpoint.headers.x-a")]
+#[case::header_without_a_name("/connections/1/quotaEndpoint", json!({"url": "https://x.example/usage", "limitReached": "/full", "headers": {"X A": "b"}}), "connections[1].quotaEndpoint.headers")]
 #[case::token_of_nobody("/connections/1/refreshToken", json!({"env": "TOKEN"}), "connections[1].refreshToken")]
 #[case::secret_alone("/connections/+", json!({"id": "x", "provider": "issuing", "clientSecret": {"env": "SECRET"}}), "connections[3].clientSecret")]
 #[case::long_client("/connections/1/clientId", json!("x".repeat(2_049)), "connections[1].clientId")]
@@ -179,6 +195,33 @@ fn a_fault_is_told_with_its_path(#[case] path: &str, #[case] value: Value, #[cas
     let violations = build(with(path, value)).unwrap_err();
     let fields: Vec<_> = violations.iter().map(|one| one.field.as_str()).collect();
     assert_eq!(fields, [field], "{violations:?}");
+}
+
+#[test]
+fn a_quota_endpoint_may_use_all_of_its_room() {
+    let place =
+        json!({"used": "/a~1b/0", "limit": format!("/{}", "l".repeat(255)), "resetsAt": "/r"});
+    let models = (0..64).map(|number| (format!("m{number}"), place.clone()));
+    let models: serde_json::Map<String, Value> = models.collect();
+    let headers = (0..8).map(|number| (format!("x-{number}"), json!("v".repeat(256))));
+    let headers: serde_json::Map<String, Value> = headers.collect();
+    let mut endpoint = json!({
+        "url": "http://127.0.0.1:9/usage",
+        "authentication": "none",
+        "headers": headers,
+        "intervalMs": 21_600_000,
+        "timeoutMs": 30_000,
+        "resetFormat": "epoch-milliseconds",
+        "windows": {"session": place, "weeklyByModel": models},
+    });
+    assert!(build(with("/connections/0/quotaEndpoint", endpoint.clone())).is_ok());
+    endpoint["headers"]["x-8"] = json!("v");
+    endpoint["windows"]["weeklyByModel"]["m64"] = place;
+    let found = build(with("/connections/0/quotaEndpoint", endpoint)).unwrap_err();
+    let fields: Vec<_> = found.iter().map(|it| it.field.as_str()).collect();
+    let path = "connections[0].quotaEndpoint";
+    let expected = ["headers", "windows.weeklyByModel"].map(|it| format!("{path}.{it}"));
+    assert_eq!(fields, expected);
 }
 
 #[rstest]

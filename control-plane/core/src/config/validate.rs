@@ -99,6 +99,9 @@ fn providers(providers: &[Provider], found: &mut Violations) {
         if let Some(client) = &provider.oauth {
             client.check(&format!("{path}.oauth"), found);
         }
+        if let Some(endpoint) = &provider.quota_endpoint {
+            endpoint.check(&format!("{path}.quotaEndpoint"), found);
+        }
     }
 }
 
@@ -125,6 +128,9 @@ fn connections(connections: &[Connection], names: &Names<'_>, found: &mut Violat
             MAX_LIMITED_TO,
         );
         oauth_members(&path, connection, names, found);
+        if let Some(endpoint) = &connection.quota_endpoint {
+            endpoint.check(&format!("{path}.quotaEndpoint"), found);
+        }
     }
 }
 

@@ -19,7 +19,6 @@ mod sum;
 mod trials;
 
 use std::collections::BTreeMap;
-use std::mem;
 
 use crate::classify::{Classification, Reason};
 use crate::ids::{ComboName, ConnectionId, ModelId, PlaneIncarnation, ProviderId};
@@ -30,7 +29,7 @@ pub use bounds::{Bounds, Kind, Refused};
 pub use sum::BoundedSum;
 pub use trials::{Failure, MAX_FAILURES};
 
-use super::quota::{self, QuotaSource};
+use super::quota::{self, QuotaSource, Told};
 use super::track::Track;
 use super::{LastKnownGood, QuotaSnapshot};
 
@@ -85,7 +84,7 @@ pub struct ConnectionPast {
     /// Its models.
     pub models: BTreeMap<ModelId, Track>,
     /// Its quotas, by who told them.
-    pub quotas: BTreeMap<QuotaSource, QuotaSnapshot>,
+    pub quotas: Told,
 }
 
 /// A conversation's connection.
@@ -123,8 +122,6 @@ pub const LOAD_MS: u64 = 3_000;
 pub const SESSION_MS: u64 = 15 * 60_000;
 /// How long a learned tool limit counts, in ms: 24 hours (`routing.md` §13.3).
 pub const TOOL_LIMIT_MS: u64 = 24 * 3_600_000;
-/// How long a quota that nobody tells anew counts, in ms: 24 hours.
-pub const QUOTA_MS: u64 = 24 * 3_600_000;
 
 /// What the end of an attempt says of its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -322,9 +319,8 @@ impl Aggregate {
                 own.ended = own.ended.saturating_add(past.ended);
                 own.at = own.at.max(past.at);
                 absorb_tracks(&mut own.models, past.models, room, &mut refused);
-                for (source, quota) in past.quotas {
-                    let held = own.quotas.entry(source).or_default();
-                    *held = quota::merged(mem::take(held), quota);
+                for (source, told) in past.quotas {
+                    quota::add(&mut own.quotas, source, told);
                 }
             }
         }

@@ -9,7 +9,8 @@ use crate::time::Timestamp;
 use super::aggregate::{
     Aggregate, BoundedSum, Bounds, ComboPast, ConnectionPast, Kind, LOAD_MS, Refused, TargetPast,
 };
-use super::{LastKnownGood, Performance, QuotaSnapshot, Telemetry, quota};
+use super::quota::{self, Told};
+use super::{LastKnownGood, Performance, QuotaSnapshot, Telemetry};
 
 /// The past of the whole fleet, as one process knows it.
 #[derive(Debug, Default)]
@@ -43,6 +44,7 @@ struct Connection {
     requests: u64,
     models: BTreeMap<ModelId, Performance>,
     quota: Option<Arc<QuotaSnapshot>>,
+    told: Told,
     in_flight: u32,
 }
 
@@ -100,6 +102,12 @@ impl Fleet {
     pub fn left_out(&self) -> &Refused {
         &self.left_out
     }
+
+    /// Quotas of a connection, by who told them.
+    #[must_use]
+    pub fn told_quotas(&self, connection: &ConnectionId) -> Option<&Told> {
+        Some(&self.connections.get(connection)?.told)
+    }
 }
 
 fn combo(past: ComboPast) -> Combo {
@@ -138,7 +146,8 @@ fn combo(past: ComboPast) -> Combo {
 fn connection(past: ConnectionPast, now: Timestamp) -> Connection {
     Connection {
         requests: past.ended,
-        quota: quota::combined(past.quotas.into_values(), now).map(Arc::new),
+        quota: quota::combined(past.quotas.values().cloned(), now).map(Arc::new),
+        told: past.quotas,
         models: past
             .models
             .into_iter()

@@ -1,17 +1,36 @@
 //! Quotas of an account: who tells them, and what is known when several did (decision 39).
+//!
+//! | room | what it holds |
+//! |---|---|
+//! | `headers` | what headers of answers tell |
+//! | `answer` | what the answer of a quota endpoint tells |
+//! | `told` | what is asked of a quota that somebody tells |
+//! | `poll` | when a quota endpoint is asked |
 
+mod answer;
 mod headers;
+mod poll;
+mod told;
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::mem;
 
 use crate::time::Timestamp;
 
 use super::{QuotaSnapshot, QuotaWindow};
 
+pub use answer::{NotUnderstood, read as of_answer};
 pub use headers::{is_quota_header, read as of_headers};
+pub use poll::Poll;
+pub use told::{NoSense, check};
 
 /// Most windows of single models in a snapshot.
 pub const MAX_MODEL_WINDOWS: usize = 64;
+/// How long a quota that nobody tells anew counts, in ms: 24 hours.
+pub const QUOTA_MS: u64 = 24 * 3_600_000;
+/// Latest end of a window that is believed, from now in ms: 31 days.
+const MAX_RESET_MS: u64 = 31 * 86_400_000;
 
 /// Who told a quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -20,6 +39,21 @@ pub enum QuotaSource {
     Headers,
     /// Somebody who asked the provider for it: a fetcher, or our poll of an endpoint.
     Fetched,
+}
+
+/// Quotas of one connection, by who told them.
+pub type Told = BTreeMap<QuotaSource, QuotaSnapshot>;
+
+/// Whether a quota still counts at `now`.
+#[must_use]
+pub fn counts(quota: &QuotaSnapshot, now: Timestamp) -> bool {
+    now.ms_since(quota.observed_at) < QUOTA_MS
+}
+
+/// Adds what a source told to what it had told before ([`merged`]).
+pub fn add(told: &mut Told, source: QuotaSource, quota: QuotaSnapshot) {
+    let held = told.entry(source).or_default();
+    *held = merged(mem::take(held), quota);
 }
 
 /// What is known at `now` when all of these were told: the newest counts, and of windows that it does not name the

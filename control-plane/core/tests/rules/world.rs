@@ -49,6 +49,7 @@ impl World {
             per_model_quota: Some(false),
             account_strategy: Default::default(),
             oauth: None,
+            quota_endpoint: None,
         };
         let policy = ProviderPolicy::resolve(settings, &written, &Overrides::default());
         let mut world = Self {
@@ -77,6 +78,7 @@ impl World {
             refresh_token: None,
             client_id: None,
             client_secret: None,
+            quota_endpoint: None,
         };
         self.connections
             .insert(connection.to_owned(), (config, ConnectionState::default()));

@@ -28,6 +28,11 @@ impl Credential {
         }
     }
 
+    /// The secret, for a header.
+    pub(crate) fn secret(&self) -> &SecretString {
+        &self.secret
+    }
+
     fn secret_bytes(&self) -> &[u8] {
         self.secret.expose_secret().as_bytes()
     }

@@ -73,13 +73,13 @@ mod tests {
 
     use super::*;
     use crate::clock::Clock;
-    use crate::telemetry::metrics::Metrics;
+    use crate::telemetry::metrics::{Metrics, SharedRegistry};
 
     #[tokio::test]
     async fn a_store_that_is_known_to_be_away_is_not_waited_for() {
         let limit = Duration::from_millis(10);
         let store = FaultyHotStore::new(Arc::new(MemoryHotStore::default()), limit);
-        let metrics = Arc::new(Metrics::new());
+        let metrics = Arc::new(Metrics::new(SharedRegistry::default()));
         let clock = Arc::new(Clock::new());
         let hot = Hot::new(Arc::new(store.clone()), clock, Arc::clone(&metrics));
         let key = TurnKey {

@@ -18,6 +18,7 @@ use crate::config::apply::{Wanted, WantedSecrets};
 use crate::watch::{Plane, freshness};
 
 use super::error::{Refusal, invalid_document};
+use super::quotas;
 use super::routing::{exclusions, name};
 use super::settings;
 
@@ -251,6 +252,24 @@ impl AdminService for AdminApi {
             Ok(Err(error)) => Err(Refusal::DurableStoreAway.status(error.to_string())),
             Err(_elapsed) => Err(Refusal::DurableStoreAway.status("history was not read in time")),
         }
+    }
+
+    async fn report_quota(
+        &self,
+        request: Request<proto::ReportQuotaRequest>,
+    ) -> Result<Response<proto::ReportQuotaResponse>, Status> {
+        let current = self.current()?;
+        let taken = quotas::report(&self.admin, &current, request.into_inner())?;
+        Ok(Response::new(taken))
+    }
+
+    async fn list_quotas(
+        &self,
+        request: Request<proto::ListQuotasRequest>,
+    ) -> Result<Response<proto::ListQuotasResponse>, Status> {
+        let current = self.current()?;
+        let listed = quotas::list(&self.admin, &current, request.get_ref())?;
+        Ok(Response::new(listed))
     }
 
     async fn get_status(

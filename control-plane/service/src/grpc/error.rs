@@ -28,7 +28,7 @@ pub(crate) enum Refusal {
     NotReady,
     /// The request is not understood.
     InvalidRequest,
-    /// More reports under way than allowed.
+    /// More reports under way than allowed, or no room for what is told.
     WindowFull,
     /// No token, or a wrong one.
     Unauthenticated,
@@ -90,9 +90,14 @@ impl Refusal {
 
 /// A message that is not understood.
 pub(crate) fn invalid(error: &WireError) -> Status {
-    let violation = FieldViolation::new(error.field(), error.to_string());
+    invalid_member(error.field(), error.to_string())
+}
+
+/// A member of a message that makes no sense.
+pub(crate) fn invalid_member(field: &str, message: String) -> Status {
+    let violation = FieldViolation::new(field, &message);
     let details = ErrorDetails::with_bad_request(vec![violation]);
-    Refusal::InvalidRequest.status_with(error.to_string(), details)
+    Refusal::InvalidRequest.status_with(message, details)
 }
 
 /// A document that is not understood.

@@ -1,7 +1,7 @@
 //! The refresh-token grant of OAuth 2.0 at a token endpoint (RFC 6749 §6).
 //!
-//! One connection for each request, no redirect, no second try: a refresh token may be good for one use, so that who
-//! asks must know whether it was used. **Limits:** the deadline of the caller, until which the request must be on its
+//! One connection for each request, no redirect, no second try ([`crate::outbound`]): a refresh token may be good for one
+//! use, so that who asks must know whether it was used. **Limits:** the deadline of the caller, until which the request must be on its
 //! way; the answer is waited for until then too, and a moment longer ([`ANSWER_GRACE`]), since a process that was
 //! stopped finds its timers and the answer ready at once, and the answer is worth more. **Secrets:** what an endpoint
 //! says beyond the codes of the standard may repeat what it was sent, so it goes nowhere.
@@ -12,17 +12,12 @@ use base64::Engine as _;
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
 use http::{Request, StatusCode, Uri};
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::client::conn::http1;
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::connect::HttpConnector;
+use http_body_util::Full;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
 use tidegate_core::config::{ClientAuthentication, OauthClient};
-use tokio::time::{timeout, timeout_at};
-use tower::ServiceExt as _;
 
-use crate::clock::local_now;
+use crate::outbound::{Limits, NoAnswer, Outbound};
 
 /// Longest answer that is read.
 const MAX_BODY_BYTES: usize = 64 * 1024;
@@ -116,95 +111,36 @@ struct Refusal {
     error: String,
 }
 
-/// Asks token endpoints.
-#[derive(Debug)]
-pub(super) struct TokenEndpoints {
-    connector: Option<HttpsConnector<HttpConnector>>,
+impl From<NoAnswer> for NotIssued {
+    fn from(error: NoAnswer) -> Self {
+        match error {
+            NoAnswer::Tls => Self::Tls,
+            NoAnswer::Unreachable => Self::Unreachable,
+            NoAnswer::Timeout => Self::Timeout,
+            NoAnswer::TooLarge => Self::TooLarge,
+        }
+    }
 }
 
-impl TokenEndpoints {
-    pub(super) fn new() -> Self {
-        let mut http = HttpConnector::new();
-        http.set_nodelay(true);
-        http.enforce_http(false);
-        let provider = rustls::crypto::aws_lc_rs::default_provider();
-        let connector = HttpsConnectorBuilder::new()
-            .with_provider_and_webpki_roots(provider)
-            .map(|builder| builder.https_or_http().enable_http1().wrap_connector(http));
-        if let Err(error) = &connector {
-            tracing::error!(%error, "access tokens cannot be renewed: TLS cannot be set up");
-        }
-        Self {
-            connector: connector.ok(),
-        }
-    }
-
-    /// Asks once. The refresh token is on its way before `deadline`, or not at all.
-    pub(super) async fn ask(
-        &self,
-        grant: &Grant<'_>,
-        deadline: Instant,
-    ) -> Result<Issued, NotIssued> {
-        let connector = self.connector.clone().ok_or(NotIssued::Tls)?;
-        let uri: Uri = grant
-            .client
-            .token_endpoint
-            .parse()
-            .map_err(|_| NotIssued::Unreachable)?;
-        let request = request(grant, &uri)?;
-        let connecting = async {
-            let io = connector
-                .oneshot(uri)
-                .await
-                .map_err(|_| NotIssued::Unreachable)?;
-            http1::handshake::<_, Full<Bytes>>(io)
-                .await
-                .map_err(|_| NotIssued::Unreachable)
-        };
-        let (mut sender, connection) = timeout_at(deadline.into(), connecting)
-            .await
-            .map_err(|_elapsed| NotIssued::Timeout)??;
-        // A process that was stopped may come here long after.
-        if local_now() >= deadline {
-            return Err(NotIssued::Timeout);
-        }
-        let exchange = async {
-            let answer = sender
-                .send_request(request)
-                .await
-                .map_err(|_| NotIssued::Unreachable)?;
-            let status = answer.status();
-            let body = Limited::new(answer.into_body(), MAX_BODY_BYTES);
-            let body = body.collect().await.map_err(|error| {
-                if error.is::<http_body_util::LengthLimitError>() {
-                    NotIssued::TooLarge
-                } else {
-                    NotIssued::Unreachable
-                }
-            })?;
-            Ok((status, body.to_bytes()))
-        };
-        tokio::pin!(exchange, connection);
-        let exchange = async {
-            let mut connected = true;
-            loop {
-                tokio::select! {
-                    answer = &mut exchange => return answer,
-                    // What it ends with shows in the exchange.
-                    _ended = &mut connection, if connected => connected = false,
-                }
-            }
-        };
-        tokio::pin!(exchange);
-        let answer = match timeout_at(deadline.into(), &mut exchange).await {
-            Ok(answer) => answer,
-            Err(_elapsed) => timeout(ANSWER_GRACE, &mut exchange)
-                .await
-                .map_err(|_elapsed| NotIssued::Timeout)?,
-        };
-        let (status, body) = answer?;
-        read(status, &body)
-    }
+/// Asks once. The refresh token is on its way before `deadline`, or not at all.
+pub(super) async fn ask(
+    outbound: &Outbound,
+    grant: &Grant<'_>,
+    deadline: Instant,
+) -> Result<Issued, NotIssued> {
+    let uri: Uri = grant
+        .client
+        .token_endpoint
+        .parse()
+        .map_err(|_| NotIssued::Unreachable)?;
+    let request = request(grant, &uri)?;
+    let limits = Limits {
+        deadline,
+        grace: ANSWER_GRACE,
+        body_bytes: MAX_BODY_BYTES,
+    };
+    let answer = outbound.ask(uri, request, limits).await?;
+    read(answer.status, &answer.body)
 }
 
 fn request(grant: &Grant<'_>, uri: &Uri) -> Result<Request<Full<Bytes>>, NotIssued> {

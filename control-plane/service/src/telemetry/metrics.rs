@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::time::Duration;
 
 use parking_lot::RwLock;
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
+use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -14,30 +14,8 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::fleet_metrics::FleetMetrics;
 use super::handoff_metrics::HandoffMetrics;
-
-/// Labels from a closed list, each with its word.
-macro_rules! labels {
-    ($($(#[$doc:meta])* $visibility:vis enum $name:ident {
-        $($(#[$variant_doc:meta])* $variant:ident = $word:literal,)*
-    })*) => {
-        $(
-            $(#[$doc])*
-            #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-            $visibility enum $name {
-                $($(#[$variant_doc])* $variant,)*
-            }
-
-            impl EncodeLabelValue for $name {
-                fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), std::fmt::Error> {
-                    let word = match self {
-                        $(Self::$variant => $word,)*
-                    };
-                    EncodeLabelValue::encode(&word, encoder)
-                }
-            }
-        )*
-    };
-}
+use super::quota_metrics::QuotaMetrics;
+pub(crate) use super::quota_metrics::{QuotaPoll, QuotaReport};
 
 labels! {
     /// What a decision said.
@@ -203,6 +181,8 @@ pub(crate) struct Metrics {
     pub(crate) fleet: FleetMetrics,
     /// Notes that follow conversations.
     pub(crate) handoffs: HandoffMetrics,
+    /// Quotas that are fetched.
+    pub(crate) quota: QuotaMetrics,
     /// Compare-and-sets that were refused for a conflict.
     pub(crate) write_conflicts: Counter,
     /// Shards that were read whole after a doubt.
@@ -246,6 +226,7 @@ impl Metrics {
             token_refreshes: Family::default(),
             fleet: FleetMetrics::default(),
             handoffs: HandoffMetrics::default(),
+            quota: QuotaMetrics::default(),
             write_conflicts: Counter::<u64, AtomicU64>::default(),
             shard_readings: Counter::default(),
             restores: Counter::default(),
@@ -366,6 +347,7 @@ impl Metrics {
         );
         self.fleet.register(registry);
         self.handoffs.register(registry);
+        self.quota.register(registry);
     }
 
     /// Zero is visible from the start.

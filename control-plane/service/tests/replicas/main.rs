@@ -10,6 +10,8 @@ mod fleet;
 mod loss;
 #[cfg(test)]
 mod permits;
+#[cfg(test)]
+mod quotas;
 mod report;
 #[cfg(test)]
 mod settings;

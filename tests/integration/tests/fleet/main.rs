@@ -9,6 +9,7 @@ mod loss;
 mod permits;
 mod plans;
 mod quota_share;
+mod quotas;
 mod relay;
 mod rotation;
 mod rules;

@@ -47,7 +47,9 @@ pub(super) fn read(headers: &[(String, String)], now: Timestamp) -> Option<Retry
     hint(longest_ms, MAX_MS, HintSource::Header)
 }
 
-fn retry_after_ms(value: &str, now: Timestamp) -> Option<u64> {
+/// How long `Retry-After` asks to wait, in ms: seconds, or an HTTP date (RFC 9110 §10.2.3). `None` for anything else.
+#[must_use]
+pub fn retry_after_ms(value: &str, now: Timestamp) -> Option<u64> {
     duration::whole(&value.to_ascii_lowercase(), 1_000).or_else(|| until_http_date_ms(value, now))
 }
 

@@ -7,8 +7,8 @@ use crate::telemetry::track::Track;
 use crate::time::Timestamp;
 
 use super::{
-    Aggregate, Binding, Bounds, ComboPast, ConnectionPast, LOAD_MS, QUOTA_MS, SESSION_MS,
-    TOOL_LIMIT_MS,
+    Aggregate, Binding, Bounds, ComboPast, ConnectionPast, LOAD_MS, SESSION_MS, TOOL_LIMIT_MS,
+    quota,
 };
 
 /// How long a count that nothing is added to is kept, in ms: 7 days.
@@ -33,8 +33,7 @@ impl Aggregate {
         self.keep_newest_sessions(bounds.sessions);
         for past in self.connections.values_mut() {
             past.models.retain(|_, track| !track.is_silent(now));
-            past.quotas
-                .retain(|_, quota| !old(quota.observed_at, QUOTA_MS));
+            past.quotas.retain(|_, told| quota::counts(told, now));
         }
         let is_old = |past: &ConnectionPast| {
             past.models.is_empty() && past.quotas.is_empty() && old(past.at, COUNT_MS)

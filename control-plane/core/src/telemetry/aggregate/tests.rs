@@ -4,6 +4,7 @@ use rstest::rstest;
 use super::*;
 use crate::telemetry::Telemetry;
 use crate::telemetry::fleet::Fleet;
+use crate::telemetry::quota::QUOTA_MS;
 
 const NOW: Timestamp = Timestamp(1_800_000_000_000);
 

@@ -19,10 +19,10 @@ use crate::outcome::MAX_HEADER_BYTES;
 use crate::telemetry::{QuotaSnapshot, QuotaWindow};
 use crate::time::Timestamp;
 
+use super::MAX_RESET_MS;
+
 /// Most headers of an answer that are looked at.
 const MAX_LOOKED_AT: usize = 64;
-/// Latest end of a window that is believed, from now in ms: 31 days.
-const MAX_RESET_MS: u64 = 31 * 86_400_000;
 /// Length of a short window of which no end is told, in ms.
 const SHORT_WINDOW_MS: u64 = 60_000;
 

@@ -1,3 +1,4 @@
+use http_body_util::BodyExt as _;
 use rstest::rstest;
 
 use super::*;

@@ -36,6 +36,7 @@ pub(super) fn document(connections: &[&str]) -> Result<Document, NameError> {
         per_model_quota: Some(true),
         account_strategy: AccountStrategy::FillFirst,
         oauth: None,
+        quota_endpoint: None,
     });
     for name in connections {
         document.connections.push(Connection {
@@ -51,6 +52,7 @@ pub(super) fn document(connections: &[&str]) -> Result<Document, NameError> {
             refresh_token: None,
             client_id: None,
             client_secret: None,
+            quota_endpoint: None,
         });
     }
     Ok(document)

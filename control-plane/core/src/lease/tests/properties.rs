@@ -46,6 +46,8 @@ enum Command {
         late_ms: u64,
         away: bool,
     },
+    /// An owner acquires whatever is free and sends at once: what a late end of somebody else's attempt would meet.
+    Contend { owner: char, plane: u64 },
     /// One attempt ends; the delete may get lost.
     Finish { pick: usize, lost: bool },
     /// What is in flight is renewed; the answer may get lost.
@@ -68,6 +70,7 @@ fn command() -> impl Strategy<Value = Command> {
     let late_ms = || prop_oneof![Just(0), 0_u64..400];
     prop_oneof![
         4 => (who(), among()).prop_map(|((owner, key), among)| Command::Acquire { owner, key, among }),
+        4 => (who(), 0..PLANES).prop_map(|((owner, _), plane)| Command::Contend { owner, plane }),
         2 => (who(), generation())
             .prop_map(|((owner, key), generation)| Command::Renew { owner, key, generation }),
         2 => (who(), generation())
@@ -162,6 +165,18 @@ impl World {
                 if let Ok(Placement::Lease(lease)) = placed {
                     let spot = (PlaneIncarnation(plane), lease.name(), lease.connection);
                     self.dispatch(&spot, now.minus_ms(late_ms), away);
+                }
+            }
+            Command::Contend {
+                owner: letter,
+                plane,
+            } => {
+                let acquired = self
+                    .table
+                    .acquire_one_of(owner(letter), KEYS[0], &CONNECTIONS, now);
+                if let Ok(lease) = acquired {
+                    let spot = (PlaneIncarnation(plane), lease.name(), lease.connection);
+                    self.dispatch(&spot, now, false);
                 }
             }
             Command::Finish { pick, lost } => {

@@ -20,11 +20,11 @@ pub(super) fn by_chance(
             .get(*index)
             .is_some_and(|candidate| is_left_out(&candidate))
     };
+    if !order.iter().any(is_left_out) {
+        return order;
+    }
     let (mut left_out, mut known): (Vec<usize>, Vec<usize>) =
         order.into_iter().partition(is_left_out);
-    if left_out.is_empty() {
-        return known;
-    }
     let mut random = question.random();
     random.shuffle(&mut left_out);
     let count = known.len().saturating_add(left_out.len());

@@ -81,6 +81,24 @@ impl Iterator for Walk {
             Kind::Drawn(draws) => draws.next(),
         }
     }
+
+    /// Lists that are made of a walk are made with room for all at once.
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        match &self.0 {
+            Kind::Whole(order) => order.size_hint(),
+            Kind::Round { left, .. } => (*left, Some(*left)),
+            Kind::Preferring {
+                first,
+                preferred,
+                rest,
+            } => {
+                let rest = rest.len().saturating_sub(rest.contains(preferred).into());
+                let left = rest.saturating_add(first.is_some().into());
+                (left, Some(left))
+            }
+            Kind::Drawn(_) => (0, None),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -98,6 +116,7 @@ mod tests {
     #[case::preferring_nobody(Walk::preferring(4, 4), &[0, 1, 2, 3])]
     #[case::whole(Walk::from(vec![1, 0]), &[1, 0])]
     fn positions_come_in_this_order(#[case] walk: Walk, #[case] expected: &[usize]) {
+        assert_eq!(walk.size_hint(), (expected.len(), Some(expected.len())));
         assert_eq!(walk.collect::<Vec<_>>(), expected);
     }
 

@@ -13,7 +13,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::AttemptId;
+use crate::ids::{AttemptId, PlaneIncarnation};
 use crate::time::Timestamp;
 use crate::version::Mark;
 
@@ -272,6 +272,25 @@ impl Breaker {
             Phase::HalfOpen { probe_out: true } => self.probe_holder() == Some(attempt),
             Phase::Closed | Phase::Degraded | Phase::Open { .. } => false,
         }
+    }
+
+    /// Lets the probe of `attempt` last from now on as long as a new one, as long as no other took it (decision 44).
+    pub fn renew_probe(&mut self, attempt: AttemptId, now: Timestamp, policy: &BreakerPolicy) {
+        if let BreakerStatus::HalfOpen { probe: Some(probe) } = &mut self.status
+            && probe.attempt == attempt
+        {
+            let expires_at = now.plus_ms(policy.probe_ttl_ms);
+            probe.expires_at = probe.expires_at.max(expires_at);
+        }
+    }
+
+    /// Makes it as whoever does not get the probe must see it: a probe that could be had is out, with nobody in particular.
+    pub fn withhold_probe(&mut self, now: Timestamp, policy: &BreakerPolicy) {
+        let nobody = AttemptId {
+            plane: PlaneIncarnation(0),
+            number: 0,
+        };
+        self.take_probe(nobody, now, policy);
     }
 
     /// Takes the probe back from `attempt` without a verdict, if it holds it.

@@ -33,6 +33,8 @@ pub const WAITING_TTL_MS: u64 = 3_000;
 pub const MAX_PERMITS: u32 = 4_096;
 /// Most replicas that may have waiting ones in one pool.
 pub const MAX_WAITING_REPLICAS: usize = 64;
+/// Most claims to one permit; others are not kept, so that it ends when these are taken back.
+pub const MAX_CLAIMS: usize = 16;
 /// Schema of a stored pool.
 pub const POOL_SCHEMA: u32 = 1;
 
@@ -42,10 +44,20 @@ pub struct Pool {
     /// Ends of permits, by data plane and number of the attempt.
     #[serde(default)]
     holders: BTreeMap<PlaneIncarnation, BTreeMap<u64, Timestamp>>,
+    /// Who granted them; none is named of a permit that an older replica granted.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    claims: BTreeMap<PlaneIncarnation, BTreeMap<u64, BTreeSet<Claim>>>,
     /// By name of the replica.
     #[serde(default)]
     waiting: BTreeMap<String, Waiting>,
 }
+
+/// One wish for a permit. A data plane that hears nothing asks another replica for the same attempt, and both get the
+/// same permit. A replica whose answer nobody hears takes back its own claim alone, so that a permit which the other
+/// one's answer rests on stays. Any number; the same twice for an attempt is unlikely enough.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Claim(pub u32);
 
 /// How many wait in one replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,17 +109,10 @@ impl Pool {
         now: Timestamp,
     ) -> bool {
         self.prune(now);
-        let out = self.holders();
-        let handed_over = replaces.filter(|old| *old != attempt && self.has(*old));
-        let room = self.has(attempt)
-            || match handed_over {
-                Some(_) => out.saturating_sub(1) < cap,
-                None => out.saturating_add(self.ahead_of(asker)) < cap,
-            };
-        if !room {
+        if !self.has_room(attempt, replaces, cap, asker, now) {
             return false;
         }
-        if let Some(old) = handed_over {
+        if let Some(old) = replaces.filter(|old| *old != attempt) {
             self.release(old);
         }
         self.holders
@@ -115,6 +120,26 @@ impl Pool {
             .or_default()
             .insert(attempt.number, now.plus_ms(PERMIT_TTL_MS));
         true
+    }
+
+    /// Whether [`Pool::acquire`] would give the attempt a permit.
+    #[must_use]
+    pub fn has_room(
+        &self,
+        attempt: AttemptId,
+        replaces: Option<AttemptId>,
+        cap: u32,
+        asker: Asker<'_>,
+        now: Timestamp,
+    ) -> bool {
+        let out = self.held(now);
+        let hands_over = replaces.is_some_and(|old| old != attempt && self.holds(old, now));
+        self.holds(attempt, now)
+            || if hands_over {
+                out.saturating_sub(1) < cap
+            } else {
+                out.saturating_add(self.ahead_of(asker, now)) < cap
+            }
     }
 
     /// Takes a permit out of the part of one data plane, the store being away. Who waits does not count.
@@ -129,12 +154,28 @@ impl Pool {
         if let Some(old) = replaces.filter(|old| *old != attempt) {
             self.release(old);
         }
-        let mine = self.holders.entry(attempt.plane).or_default();
-        let room = mine.contains_key(&attempt.number) || count(mine.len()) < share;
+        let room = self.has_room_in_share(attempt, None, share, now);
         if room {
+            let mine = self.holders.entry(attempt.plane).or_default();
             mine.insert(attempt.number, now.plus_ms(PERMIT_TTL_MS));
         }
         room
+    }
+
+    /// Whether [`Pool::acquire_share`] would give the attempt a permit.
+    #[must_use]
+    pub fn has_room_in_share(
+        &self,
+        attempt: AttemptId,
+        replaces: Option<AttemptId>,
+        share: u32,
+        now: Timestamp,
+    ) -> bool {
+        let of_plane = self.holders.get(&attempt.plane);
+        let others = of_plane.into_iter().flatten().filter(|(number, until)| {
+            **until > now && replaces.is_none_or(|old| old.number != **number)
+        });
+        self.holds(attempt, now) || count(others.count()) < share
     }
 
     /// Gives a permit back. `false` when there was none.
@@ -146,7 +187,37 @@ impl Pool {
         if numbers.is_empty() {
             self.holders.remove(&attempt.plane);
         }
+        if let Some(numbers) = self.claims.get_mut(&attempt.plane) {
+            numbers.remove(&attempt.number);
+            if numbers.is_empty() {
+                self.claims.remove(&attempt.plane);
+            }
+        }
         released
+    }
+
+    /// A wish was granted the permit that the attempt holds.
+    pub fn claim(&mut self, attempt: AttemptId, claim: Claim) {
+        if !self.is_held_by(attempt) {
+            return;
+        }
+        let numbers = self.claims.entry(attempt.plane).or_default();
+        let claims = numbers.entry(attempt.number).or_default();
+        if claims.len() < MAX_CLAIMS {
+            claims.insert(claim);
+        }
+    }
+
+    /// Nobody heard that a wish was granted. The permit is given back if that was its only claim; `true` then.
+    pub fn take_back(&mut self, attempt: AttemptId, claim: Claim) -> bool {
+        let numbers = self.claims.get_mut(&attempt.plane);
+        if let Some(claims) = numbers.and_then(|numbers| numbers.get_mut(&attempt.number)) {
+            let is_claimed = claims.remove(&claim);
+            if !(is_claimed && claims.is_empty()) {
+                return false;
+            }
+        }
+        self.release(attempt)
     }
 
     /// Renews the permits in `keep` and frees the data plane's others up to `newest`. It adds none: what ended, or
@@ -172,6 +243,7 @@ impl Pool {
         if numbers.is_empty() {
             self.holders.remove(&plane);
         }
+        self.forget_claims();
     }
 
     /// Keeps how many wait in a replica, and since when the first of them; none takes its word back. A word that is
@@ -241,25 +313,38 @@ impl Pool {
 
     /// Forgets what has ended.
     pub fn prune(&mut self, now: Timestamp) {
+        let mut any_ended = false;
         self.holders.retain(|_, numbers| {
-            numbers.retain(|_, until| *until > now);
+            numbers.retain(|_, until| {
+                any_ended |= *until <= now;
+                *until > now
+            });
             !numbers.is_empty()
         });
+        if any_ended {
+            self.forget_claims();
+        }
         self.waiting.retain(|_, waiting| waiting.until > now);
     }
 
-    fn has(&self, attempt: AttemptId) -> bool {
+    fn is_held_by(&self, attempt: AttemptId) -> bool {
         self.holders
             .get(&attempt.plane)
             .is_some_and(|numbers| numbers.contains_key(&attempt.number))
     }
 
-    fn holders(&self) -> u32 {
-        count(self.holders.values().map(BTreeMap::len).sum())
+    /// Forgets the claims of permits that have ended.
+    fn forget_claims(&mut self) {
+        let holders = &self.holders;
+        self.claims.retain(|plane, numbers| {
+            let held = holders.get(plane);
+            numbers.retain(|number, _| held.is_some_and(|held| held.contains_key(number)));
+            !numbers.is_empty()
+        });
     }
 
     /// How many come first.
-    fn ahead_of(&self, asker: Asker<'_>) -> u32 {
+    fn ahead_of(&self, asker: Asker<'_>, now: Timestamp) -> u32 {
         let own = match asker {
             Asker::Newcomer => None,
             Asker::Queued(replica) => self
@@ -269,6 +354,7 @@ impl Pool {
         };
         self.waiting
             .iter()
+            .filter(|(_, waiting)| waiting.until > now)
             .filter(|(name, waiting)| own.is_none_or(|own| (waiting.since, name.as_str()) < own))
             .fold(0, |sum, (_, waiting)| sum.saturating_add(waiting.count))
     }

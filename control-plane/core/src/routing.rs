@@ -77,6 +77,7 @@ use crate::version::Version;
 
 use strategy::{Charge, TurnKey, Turns};
 
+pub use delays::remaining_ms;
 pub use driver::{decide, next_target_same_provider};
 pub use emergency::EMERGENCY_TARGET;
 pub use exclusion::MAX_EXCLUSIONS;
@@ -355,8 +356,10 @@ pub struct Wait {
 pub enum WaitKind {
     /// Every target cools down; the wait counts in [`AttemptsSoFar::waits`].
     Cooldown,
-    /// Before a retry on the same target, a repeat of the list or, after some failures, the next target.
+    /// Before a retry on the same target, for which a permit is kept.
     RetryDelay,
+    /// Before a repeat of the list or, after some failures, the next target.
+    FallbackDelay,
     /// For a permit of a connection; taken outside of decisions.
     Permit,
 }

@@ -134,6 +134,11 @@ pub enum Event {
         /// The attempt that asks.
         attempt: AttemptId,
     },
+    /// An attempt that may hold the probe is still under way.
+    RenewProbe {
+        /// The attempt.
+        attempt: AttemptId,
+    },
     /// An attempt that may hold the probe will not be sent or ended without a verdict.
     ReturnProbe {
         /// The attempt.

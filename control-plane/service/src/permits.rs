@@ -17,23 +17,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures::StreamExt as _;
 use parking_lot::Mutex;
 use tidegate_core::ids::{AttemptId, ConnectionId, PlaneIncarnation, ProviderId};
+use tidegate_core::permit::Claim;
 use tidegate_core::routing::PermitQueue;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, local_now};
 use crate::hot::Hot;
 use crate::telemetry::metrics::Metrics;
 use crate::watch::Live;
 
-use desk::Desk;
+use desk::{Desk, Looking};
 use wish::Wish;
 
 /// Desks above which those that nobody uses are put away.
 const MANY_DESKS: usize = 16_384;
+/// Pools that are read at once for one decision.
+const LOOKS_AT_ONCE: usize = 64;
 /// Limit of renewing everything that a data plane holds.
 const KEEP_LIMIT: Duration = Duration::from_secs(1);
 
@@ -114,6 +118,7 @@ impl Permits {
         let (told, answer) = oneshot::channel();
         let wish = Wish::Take {
             attempt,
+            claim: Claim(rand::random()),
             replaces,
             cap,
             told,
@@ -138,6 +143,7 @@ impl Permits {
         let (told, answer) = oneshot::channel();
         let wish = Wish::Wait {
             attempt,
+            claim: Claim(rand::random()),
             cap,
             queue,
             told,
@@ -146,6 +152,43 @@ impl Permits {
             return Waited::QueueFull;
         }
         answer.await.unwrap_or(Waited::Draining)
+    }
+
+    /// The connections of these pools, each with its cap, that have no permit for the attempt, as far as that is known by then.
+    /// Nothing is taken.
+    pub(crate) async fn full_of(
+        self: &Arc<Self>,
+        pools: Vec<(PoolName, u32)>,
+        attempt: AttemptId,
+        replaces: Option<AttemptId>,
+        call_limit: Duration,
+        deadline: Instant,
+    ) -> BTreeSet<ConnectionId> {
+        let looks = pools.into_iter().map(|(pool, cap)| {
+            let permits = Arc::clone(self);
+            let looking = Looking {
+                attempt,
+                replaces,
+                cap,
+            };
+            async move {
+                let left = deadline.saturating_duration_since(local_now());
+                let limit = call_limit.min(left);
+                let desk = permits.desk(&pool);
+                let is_full = desk.is_full_for(&permits.parts, looking, limit).await;
+                (pool.connection, is_full)
+            }
+        });
+        let mut looks = futures::stream::iter(looks).buffer_unordered(LOOKS_AT_ONCE);
+        let mut full = BTreeSet::new();
+        while let Ok(Some((connection, is_full))) =
+            tokio::time::timeout_at(deadline.into(), looks.next()).await
+        {
+            if is_full == Some(true) {
+                full.insert(connection);
+            }
+        }
+        full
     }
 
     /// Gives a permit back, soon.

@@ -25,7 +25,7 @@ use crate::config::{Limits, PlaneClientConfig};
 use crate::decide::{Gate, Patience, Standing, followed, patient};
 use crate::metrics::ClientMetrics;
 use crate::permits::Permits;
-use crate::port::{Answer, Ask, Observation, Snapshot, Usage};
+use crate::port::{Answer, Ask, Observation, PermitWait, PermitWaited, Snapshot, Usage};
 use crate::replicas::{ReplicaStatus, Replicas, ReplicasError};
 use crate::report::queue::{QueueLimits, ReportQueue};
 use crate::report::stream::Reports;
@@ -269,19 +269,24 @@ impl PlaneClient {
     }
 
     /// Where an attempt may go. Never fails: without an answer within [`Limits::decide`], or [`Limits::decide_slow`] when it
-    /// takes a permit, it is decided here. A wait for a grant takes place inside, for as long as the control plane
-    /// allows.
+    /// takes a permit or a probe, it is decided here. Each question is asked with an attempt of its own.
     pub async fn decide(&self, ask: Ask) -> Answer {
         self.inner.decide(ask).await
+    }
+
+    /// Waits for a permit with an attempt of its own, for as long as the control plane allowed.
+    pub async fn await_permit(&self, attempt: AttemptId, wait: &PermitWait) -> PermitWaited {
+        self.inner.await_permit(attempt, wait).await
     }
 
     /// Takes the report of an attempt and never waits. `urgent` ones are sent at once, and again elsewhere when
     /// they are not acknowledged soon. Synthetic attempts change no state and are not reported (decision 6).
     pub fn report(&self, report: AttemptOutcome, urgent: bool) {
+        let inner = &self.inner;
+        inner.permits.probe_is_over(report.attempt.id.number);
         if report.attempt.synthetic {
             return;
         }
-        let inner = &self.inner;
         let moment = Instant::now();
         inner.with_scene(moment, |scene| inner.shadow.record(&report, scene));
         inner.reports.push(report, urgent, moment);
@@ -308,6 +313,7 @@ impl PlaneClient {
         let inner = &self.inner;
         let moment = Instant::now();
         inner.permits.answered(attempt.number);
+        inner.permits.probe_is_over(attempt.number);
         inner.permits.release(attempt.number);
         if let Some(provider) = &provider {
             inner.with_scene(moment, |scene| {

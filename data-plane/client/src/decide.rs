@@ -6,7 +6,10 @@
 //!
 //! **Permits.** What needs no permit is decided here when the limit is over. What needs one waits on for a control plane
 //! that is only slow, up to a limit of its own, because others are granted permits meanwhile; shares of the cap are given
-//! out here only when the control plane is gone (decision 62). [`contact`] tells the two apart.
+//! out here only when the control plane is gone (decision 62). [`contact`] tells the two apart. So it is with probes.
+//!
+//! **Numbers.** An attempt's number is good for one question, or for one wait for a permit and, granted, the question after
+//! it. What is granted late to a number that was given up can then be given back without a look at who uses what.
 
 mod contact;
 mod gate;
@@ -15,40 +18,29 @@ mod local;
 mod periods;
 mod questions;
 mod translate;
+mod waiting;
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use tidegate_proto::routing::v1::routing_service_client::RoutingServiceClient;
-use tidegate_proto::routing::v1::{AwaitRequest, DecideResponse};
-use tidegate_wire::attempt::id_to_proto;
+use tidegate_proto::routing::v1::DecideResponse;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
 pub(crate) use contact::{Patience, Standing};
 pub(crate) use gate::Gate;
 
-use self::grant::{Awaited, Unclaimed};
-use self::local::{Local, PermitsHere};
+use self::grant::{Deciding, Unclaimed};
+use self::local::{GrantsHere, Local};
 use self::questions::{NoAnswer, Questions};
-use self::translate::{Answered, PermitPast};
 use crate::client::Inner;
 use crate::permits::PoolName;
 use crate::port::{Answer, Ask, Dispatch, Step};
-use crate::replicas::Asked;
 use crate::shadow::Scene;
 
 /// Most questions that are followed at once; others are cut off and their grants expire.
 pub(crate) const MAX_FOLLOWED: usize = 256;
 /// Most requests that wait for a control plane that is slow; others do without it.
 pub(crate) const MAX_PATIENT: usize = 1_024;
-/// Longest wait for a grant, whatever the control plane says.
-const MAX_GRANT_WAIT: Duration = Duration::from_secs(600);
-/// Grants waited for in one decision; as many as may be named as waited for in vain.
-const MAX_GRANT_WAITS: usize = 64;
-/// What the end of a wait may take until it is heard of here.
-const GRANT_GRACE: Duration = Duration::from_secs(2);
-
 /// Why the control plane did not decide.
 enum Unanswered {
     /// It need not: this answer needs no permit.
@@ -64,126 +56,104 @@ enum Unanswered {
 impl Inner {
     /// Decides; see [`crate::PlaneClient::decide`].
     pub(crate) async fn decide(self: &Arc<Self>, ask: Ask) -> Answer {
-        let _deciding = self.permits.deciding(ask.attempt.number);
-        let mut permits = PermitPast::default();
+        let _deciding = Deciding::begin(self, ask.attempt.number);
         let mut unreached_since: Option<Instant> = None;
-        let mut is_shared = true;
-        for _ in 0..MAX_GRANT_WAITS {
+        let is_shared = loop {
             let sent = Instant::now();
             if !self.gate.admits(sent) {
                 if self.gate.standing(sent) == Standing::Gone {
-                    break;
+                    break true;
                 }
-                if let Some(answer) = self.without_permit(&ask) {
+                if let Some(answer) = self.without_grants(&ask) {
                     return self.decided_here(&ask, answer);
                 }
             }
-            match self.ask(&ask, &permits, sent).await {
-                Ok(Answered::Step(answer)) => {
+            match self.ask(&ask, sent).await {
+                Ok(answer) => {
                     self.metrics.decided_remotely.inc();
-                    self.keep_permit(&ask, &answer);
+                    self.keep_grants(&ask, &answer);
                     return answer;
-                }
-                Ok(Answered::AwaitGrant {
-                    pool,
-                    ticket,
-                    limit,
-                }) => {
-                    unreached_since = None;
-                    // Nobody holds a permit while it waits for another.
-                    let number = ask.attempt.number;
-                    let before = ask.replaces.map_or(number, |replaced| replaced.number);
-                    self.permits.release(before);
-                    self.permits.release(number);
-                    permits.granted = None;
-                    // The time to wait begins now: the answer may have been late.
-                    let until = Instant::now() + limit;
-                    match self.await_grant(&ask, &pool, ticket, until).await {
-                        Some(true) => permits.granted = Some(pool),
-                        Some(false) => permits.in_vain.push(pool.connection),
-                        None => {}
-                    }
                 }
                 Err(Unanswered::NotNeeded(answer)) => return self.decided_here(&ask, *answer),
                 Err(Unanswered::Late) => {
-                    is_shared = self.gate.standing(Instant::now()) == Standing::Gone;
-                    break;
+                    break self.gate.standing(Instant::now()) == Standing::Gone;
                 }
                 Err(Unanswered::Unreached) => {
                     let now = Instant::now();
                     if self.gate.standing(now) == Standing::Gone {
-                        break;
+                        break true;
                     }
-                    if let Some(answer) = self.without_permit(&ask) {
+                    if let Some(answer) = self.without_grants(&ask) {
                         return self.decided_here(&ask, answer);
                     }
                     let since = *unreached_since.get_or_insert(sent);
                     if now.saturating_duration_since(since) >= self.limits.decide_slow {
-                        is_shared = false;
-                        break;
+                        break false;
                     }
                     // It may be starting, but not in no time.
                     tokio::time::sleep(self.limits.decide).await;
                 }
-                Err(Unanswered::Unusable) => break,
+                Err(Unanswered::Unusable) => break true,
             }
-        }
-        // Others may be granted permits by a control plane that is only slow, so none are given out here.
-        let permits = if is_shared {
-            PermitsHere::Shares(self.live_data_planes())
-        } else {
-            PermitsHere::Policy
         };
-        let (answer, _) = self.decide_here(&ask, permits);
+        // Others may be granted what a control plane that is only slow gives out, so nothing is given out here.
+        let grants = if is_shared {
+            GrantsHere::Shares(self.live_data_planes())
+        } else {
+            GrantsHere::Policy
+        };
+        let (answer, _) = self.decide_here(&ask, grants);
         self.decided_here(&ask, answer)
     }
 
-    /// The decision as made here, unless anything was passed over for want of a permit and nothing else can be sent.
-    fn without_permit(&self, ask: &Ask) -> Option<Answer> {
-        let (answer, full) = self.decide_here(ask, PermitsHere::PassOver);
-        (!full || matches!(answer.decision, Step::Dispatch(_))).then_some(answer)
+    /// The decision as made here, unless anything was passed over for want of a permit or a probe and nothing else can be
+    /// sent.
+    fn without_grants(&self, ask: &Ask) -> Option<Answer> {
+        let (answer, passed_over) = self.decide_here(ask, GrantsHere::PassOver);
+        (!passed_over || matches!(answer.decision, Step::Dispatch(_))).then_some(answer)
     }
 
     fn decided_here(&self, ask: &Ask, answer: Answer) -> Answer {
         self.metrics.decided_locally.inc();
         self.gate.decided_here();
-        self.keep_permit(ask, &answer);
+        self.keep_grants(ask, &answer);
         answer
     }
 
-    /// What the answer means for the permit that the attempt holds, or waited for.
-    fn keep_permit(&self, ask: &Ask, answer: &Answer) {
+    /// What the answer means for what the attempt was granted.
+    fn keep_grants(&self, ask: &Ask, answer: &Answer) {
         let number = ask.attempt.number;
         match &answer.decision {
             Step::Dispatch(dispatch) => {
+                let attempt = &dispatch.attempt;
+                if attempt.probe {
+                    self.permits.probes(number, &attempt.provider);
+                }
                 if dispatch.permit {
                     let pool = PoolName {
-                        provider: dispatch.attempt.provider.clone(),
-                        connection: dispatch.attempt.connection.clone(),
+                        provider: attempt.provider.clone(),
+                        connection: attempt.connection.clone(),
                     };
                     self.permits.hold(number, pool);
                 } else {
                     self.permits.release(number);
                 }
-                self.permits.answered(number);
             }
-            Step::Reject(_) | Step::Plan(_) => {
+            Step::Reject(_) | Step::Plan(_) | Step::Wait { .. } => self.permits.release(number),
+            Step::AwaitPermit(_) => {
+                // Nobody holds a permit while it waits for another.
+                if let Some(replaced) = ask.replaces {
+                    self.permits.release(replaced.number);
+                }
                 self.permits.release(number);
-                self.permits.answered(number);
             }
-            // It is asked again with the same attempt.
-            Step::Wait { .. } => self.permits.release(number),
         }
+        self.permits.answered(number);
     }
 
-    async fn ask(
-        self: &Arc<Self>,
-        ask: &Ask,
-        permits: &PermitPast,
-        sent: Instant,
-    ) -> Result<Answered, Unanswered> {
+    async fn ask(self: &Arc<Self>, ask: &Ask, sent: Instant) -> Result<Answer, Unanswered> {
         let now = self.clock.at(sent);
-        let question = translate::question(ask, permits, now, self.configuration_version());
+        let question = translate::question(ask, now, self.configuration_version());
         let mut questions = Questions::new(self, question);
         let mut deadline = sent + self.limits.decide;
         let response = match questions.answer(deadline).await {
@@ -192,8 +162,12 @@ impl Inner {
                 response
             }
             Err(NoAnswer::Late) => {
-                self.gate.missed(Instant::now());
-                if let Some(answer) = self.without_permit(ask) {
+                let now = Instant::now();
+                self.gate.missed(now);
+                if self.gate.standing(now) == Standing::Gone {
+                    return Err(Unanswered::Late);
+                }
+                if let Some(answer) = self.without_grants(ask) {
                     return Err(Unanswered::NotNeeded(Box::new(answer)));
                 }
                 deadline = sent + self.limits.decide_slow.max(self.limits.decide);
@@ -206,15 +180,15 @@ impl Inner {
             Err(NoAnswer::Unusable) => return Err(Unanswered::Unusable),
         };
         let wanted = response.configuration_version;
-        let answered = match translate::answer(ask, response) {
-            Ok(answered) => answered,
+        let answer = match translate::answer(ask, response) {
+            Ok(answer) => answer,
             Err(error) => {
                 tracing::warn!(error = %error, "the control plane's answer is not understood");
                 self.metrics.decide_unusable.inc();
                 return Err(Unanswered::Unusable);
             }
         };
-        self.usable(answered, wanted, deadline).await
+        self.usable(answer, wanted, deadline).await
     }
 
     /// Goes on waiting for whoever was asked, unless nobody is there or too many wait already.
@@ -245,15 +219,12 @@ impl Inner {
     /// configuration it rests on is newer, it may be on its way.
     async fn usable(
         &self,
-        answered: Answered,
+        mut answer: Answer,
         wanted: u64,
         deadline: Instant,
-    ) -> Result<Answered, Unanswered> {
-        let Answered::Step(mut answer) = answered else {
-            return Ok(answered);
-        };
+    ) -> Result<Answer, Unanswered> {
         let Step::Dispatch(dispatch) = &mut answer.decision else {
-            return Ok(Answered::Step(answer));
+            return Ok(answer);
         };
         let unclaimed = Unclaimed::new(self, &dispatch.attempt, dispatch.permit);
         if self.configuration_version() < wanted {
@@ -265,7 +236,7 @@ impl Inner {
         }
         if self.adopt_credential(dispatch) {
             unclaimed.claim();
-            return Ok(Answered::Step(answer));
+            return Ok(answer);
         }
         tracing::warn!(
             connection = %dispatch.attempt.connection, "decided on a connection without a credential here"
@@ -289,48 +260,8 @@ impl Inner {
         }
     }
 
-    /// Waits for a permit until the control plane says how the wait ended, at most until then and a little longer.
-    /// `None` when it is not known: then the next question finds out. Dropped, it gives back what it may be granted.
-    async fn await_grant(
-        &self,
-        ask: &Ask,
-        pool: &PoolName,
-        ticket: Vec<u8>,
-        until: Instant,
-    ) -> Option<bool> {
-        let now = Instant::now();
-        let deadline = (until + GRANT_GRACE).min(now + MAX_GRANT_WAIT);
-        let replica = self.replicas.choose(now, Asked::default())?;
-        let mut client = RoutingServiceClient::new(replica.channel());
-        let awaited = Awaited::new(&self.permits, ask.attempt.number, pool.clone());
-        let waiting = client.r#await(AwaitRequest {
-            attempt: Some(id_to_proto(ask.attempt)),
-            ticket,
-        });
-        match timeout_at(deadline, waiting).await {
-            Ok(Ok(answer)) => {
-                let granted = answer.into_inner().granted;
-                if granted {
-                    awaited.granted();
-                } else {
-                    awaited.refused();
-                }
-                Some(granted)
-            }
-            Ok(Err(status)) => {
-                tracing::debug!(replica = %replica.name, error = %status, "no grant");
-                drop(awaited);
-                // The replica that queued us is gone: the next one queues us anew, but not in a hurry.
-                tokio::time::sleep(self.limits.decide).await;
-                None
-            }
-            // Whatever became of the call, the time to wait is over.
-            Err(_) => Some(false),
-        }
-    }
-
-    /// Decides without the control plane. Also says whether anything was passed over for want of a permit.
-    fn decide_here(&self, ask: &Ask, permits_here: PermitsHere) -> (Answer, bool) {
+    /// Decides without the control plane. Also says whether anything was passed over for want of a permit or a probe.
+    fn decide_here(&self, ask: &Ask, grants_here: GrantsHere) -> (Answer, bool) {
         let moment = Instant::now();
         let now = self.clock.at(moment);
         let Some(snapshot) = self.snapshot.load_full() else {
@@ -349,7 +280,7 @@ impl Inner {
             view: &self.view,
             shadow: &self.shadow,
             permits: &self.permits,
-            permits_here,
+            grants_here,
             unheld_lines: &self.unheld_lines,
             telemetry: &*self.telemetry.view(),
             now,

@@ -41,7 +41,7 @@ pub use client::{PlaneClient, PlaneStatus};
 pub use config::{Limits, PlaneClientConfig};
 pub use metrics::ClientMetrics;
 pub use port::{
-    Answer, Ask, Credential, Deadlines, Dispatch, LastFailure, Observation, Snapshot, Step,
-    Success, Usage,
+    Answer, Ask, Credential, Deadlines, Dispatch, LastFailure, Observation, PermitWait,
+    PermitWaited, PermitWaits, Snapshot, Step, Success, Usage,
 };
 pub use replicas::{MAX_REPLICAS, ReplicaStatus, ReplicasError};

@@ -1,5 +1,5 @@
 //! The permits that this data plane holds: kept alive, given back, and given out here while nobody else can
-//! (decisions 44, 62).
+//! (decisions 44, 62). With them it keeps alive the probes of attempts without a verdict.
 //!
 //! Every attempt is known here from when it gets its number until it is answered, and longer if it holds a permit. Every
 //! 10 s the control plane is told all of them, so that what is not in that message can be freed: a permit that was lost
@@ -14,7 +14,9 @@ use parking_lot::Mutex;
 use tidegate_core::ids::{ConnectionId, PlaneIncarnation, ProviderId};
 use tidegate_core::permit::RENEW_EVERY_MS;
 use tidegate_proto::routing::v1::routing_service_client::RoutingServiceClient;
-use tidegate_proto::routing::v1::{HeldPermits, KeepPermitsRequest, ReleasePermitsRequest};
+use tidegate_proto::routing::v1::{
+    HeldPermits, HeldProbe, KeepPermitsRequest, ReleasePermitsRequest,
+};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -24,6 +26,8 @@ use crate::replicas::{Asked, Replicas};
 
 /// Most attempts that are told in one message; the oldest of more are left out.
 const MAX_NUMBERS: usize = 65_536;
+/// Most probes that are kept in mind, and told in one message.
+const MAX_PROBES: usize = 1_024;
 /// Most permits that are given back in one message.
 const MAX_RELEASED: usize = 1_024;
 /// How long one replica may take.
@@ -52,13 +56,22 @@ pub(crate) struct Permits {
 struct State {
     /// Attempts without an answer.
     asked: BTreeSet<u64>,
-    /// Attempts that are being decided on, with the permits that came by answers nobody waited for any more.
-    deciding: BTreeMap<u64, BTreeSet<PoolName>>,
+    /// Attempts that are being decided on, with what came by answers nobody waited for any more.
+    deciding: BTreeMap<u64, Late>,
+    /// Attempts that were sent as probes, without a verdict yet, with their providers.
+    probing: BTreeMap<u64, ProviderId>,
     held: BTreeMap<u64, PoolName>,
     /// To be given back.
     released: BTreeSet<(PoolName, u64)>,
     /// The control plane may know of permits that are not here.
     tell: bool,
+}
+
+/// What an attempt was granted by answers that came too late.
+#[derive(Debug, Default)]
+struct Late {
+    permits: BTreeSet<PoolName>,
+    probes: BTreeSet<ProviderId>,
 }
 
 impl Permits {
@@ -114,8 +127,20 @@ impl Permits {
         free
     }
 
+    /// Who holds permits of a provider's connections.
+    pub(crate) fn held_of(&self, provider: &ProviderId) -> BTreeMap<ConnectionId, Vec<u64>> {
+        let mut of: BTreeMap<ConnectionId, Vec<u64>> = BTreeMap::new();
+        for (number, pool) in &self.state.lock().held {
+            if pool.provider == *provider {
+                of.entry(pool.connection.clone()).or_default().push(*number);
+            }
+        }
+        of
+    }
+
     fn hold_in(&self, state: &mut State, number: u64, pool: PoolName) {
         state.tell = true;
+        state.released.remove(&(pool.clone(), number));
         match state.held.insert(number, pool.clone()) {
             Some(other) if other != pool => self.give_back(state, other, number),
             Some(_) => {}
@@ -140,13 +165,24 @@ impl Permits {
         }
     }
 
-    /// An attempt is being decided on until the guard is dropped.
-    pub(crate) fn deciding(&self, number: u64) -> Deciding<'_> {
-        self.state.lock().deciding.insert(number, BTreeSet::new());
-        Deciding {
-            permits: self,
-            number,
+    /// An attempt is being decided on, until [`Permits::decided`].
+    pub(crate) fn deciding(&self, number: u64) {
+        self.state.lock().deciding.insert(number, Late::default());
+    }
+
+    /// An attempt is not decided on any more. What it was granted too late and does not use is given back; the providers
+    /// are those whose probe it may hold so.
+    pub(crate) fn decided(&self, number: u64) -> Vec<ProviderId> {
+        let mut state = self.state.lock();
+        let Late { permits, probes } = state.deciding.remove(&number).unwrap_or_default();
+        for pool in permits {
+            if state.held.get(&number) != Some(&pool) {
+                self.give_back(&mut state, pool, number);
+            }
         }
+        let probed = state.probing.get(&number);
+        let unused = probes.into_iter().filter(|it| probed != Some(it));
+        unused.collect()
     }
 
     /// An attempt was granted a permit by an answer that came too late. While it is still being decided on, the next
@@ -154,10 +190,33 @@ impl Permits {
     pub(crate) fn release_late(&self, number: u64, pool: PoolName) {
         let mut state = self.state.lock();
         if let Some(late) = state.deciding.get_mut(&number) {
-            late.insert(pool);
+            late.permits.insert(pool);
         } else if state.held.get(&number) != Some(&pool) {
             self.give_back(&mut state, pool, number);
         }
+    }
+
+    /// The same with a probe; `true` when it is to be given back now.
+    pub(crate) fn gives_back_late_probe(&self, number: u64, provider: &ProviderId) -> bool {
+        let mut state = self.state.lock();
+        if let Some(late) = state.deciding.get_mut(&number) {
+            late.probes.insert(provider.clone());
+            return false;
+        }
+        state.probing.get(&number) != Some(provider)
+    }
+
+    /// An attempt is sent as the probe of this provider. Of more than are remembered, a late answer gives the probe back.
+    pub(crate) fn probes(&self, number: u64, provider: &ProviderId) {
+        let probing = &mut self.state.lock().probing;
+        if probing.len() < MAX_PROBES {
+            probing.insert(number, provider.clone());
+        }
+    }
+
+    /// There is a verdict about an attempt, or it was given up.
+    pub(crate) fn probe_is_over(&self, number: u64) {
+        self.state.lock().probing.remove(&number);
     }
 
     fn give_back(&self, state: &mut State, pool: PoolName, number: u64) {
@@ -170,7 +229,7 @@ impl Permits {
     /// What is held and asked for; `None` when there is nothing to tell.
     fn message(&self) -> Option<KeepPermitsRequest> {
         let mut state = self.state.lock();
-        if !state.tell {
+        if !state.tell && state.probing.is_empty() {
             return None;
         }
         // One message more tells that there is nothing left.
@@ -186,6 +245,7 @@ impl Permits {
             newest: self.newest(),
             asked: state.asked.iter().copied().collect(),
             held: by_pool(held),
+            probes: state.probing.iter().map(probe).collect(),
         })
     }
 
@@ -239,22 +299,10 @@ impl Permits {
     }
 }
 
-/// An attempt that is being decided on.
-#[derive(Debug)]
-pub(crate) struct Deciding<'a> {
-    permits: &'a Permits,
-    number: u64,
-}
-
-impl Drop for Deciding<'_> {
-    fn drop(&mut self) {
-        let mut state = self.permits.state.lock();
-        let late = state.deciding.remove(&self.number).unwrap_or_default();
-        for pool in late {
-            if state.held.get(&self.number) != Some(&pool) {
-                self.permits.give_back(&mut state, pool, self.number);
-            }
-        }
+fn probe((number, provider): (&u64, &ProviderId)) -> HeldProbe {
+    HeldProbe {
+        provider: provider.to_string(),
+        number: *number,
     }
 }
 
@@ -352,6 +400,30 @@ mod tests {
     }
 
     #[test]
+    fn probes_are_named_until_there_is_a_verdict() {
+        let permits = permits();
+        let provider = ProviderId::new("p").unwrap();
+        permits.probes(1, &provider);
+        let named = HeldProbe {
+            provider: "p".to_owned(),
+            number: 1,
+        };
+        assert_eq!(permits.message().unwrap().probes, [named]);
+        permits.probe_is_over(1);
+        assert_eq!(permits.message(), None);
+    }
+
+    #[test]
+    fn only_so_many_probes_are_kept_in_mind() {
+        let permits = permits();
+        let provider = ProviderId::new("p").unwrap();
+        for number in 0..2_000 {
+            permits.probes(number, &provider);
+        }
+        assert_eq!(permits.message().unwrap().probes.len(), MAX_PROBES);
+    }
+
+    #[test]
     fn what_ended_is_given_back_once_and_together() {
         let permits = permits();
         for number in [1, 2] {
@@ -385,12 +457,12 @@ mod tests {
     #[test]
     fn a_permit_of_a_late_answer_is_kept_until_the_attempt_is_decided_on() {
         let permits = permits();
-        let deciding = permits.deciding(1);
+        permits.deciding(1);
         permits.release_late(1, pool("a"));
         permits.release_late(1, pool("b"));
         assert_eq!(permits.take_released(), None);
         permits.hold(1, pool("a"));
-        drop(deciding);
+        assert!(permits.decided(1).is_empty());
         let released = permits.take_released().unwrap();
         assert_eq!(released.released, [held("b", &[1])]);
         permits.release_late(1, pool("a"));
@@ -398,6 +470,29 @@ mod tests {
         permits.release_late(1, pool("c"));
         let released = permits.take_released().unwrap();
         assert_eq!(released.released, [held("c", &[1])]);
+    }
+
+    #[test]
+    fn a_permit_that_is_held_again_is_not_given_back() {
+        let permits = permits();
+        permits.release_unused(1, pool("a"));
+        permits.hold(1, pool("a"));
+        assert_eq!(permits.take_released(), None);
+    }
+
+    #[test]
+    fn a_probe_of_a_late_answer_is_given_back_unless_it_is_in_use() {
+        let permits = permits();
+        let [p, q] = ["p", "q"].map(|id| ProviderId::new(id).unwrap());
+        permits.deciding(1);
+        assert!(!permits.gives_back_late_probe(1, &p));
+        assert!(!permits.gives_back_late_probe(1, &q));
+        permits.probes(1, &p);
+        assert_eq!(permits.decided(1), std::slice::from_ref(&q));
+        assert!(!permits.gives_back_late_probe(1, &p), "it is in use");
+        assert!(permits.gives_back_late_probe(1, &q));
+        permits.probe_is_over(1);
+        assert!(permits.gives_back_late_probe(1, &p));
     }
 
     #[test]

@@ -58,6 +58,41 @@ pub struct Ask {
     pub egress: Option<EgressId>,
     /// An earlier attempt of the request whose permit is still held: on the same connection it is handed over.
     pub replaces: Option<AttemptId>,
+    /// What was waited for since the last attempt was sent.
+    pub waited: PermitWaits,
+}
+
+/// Permits that a request waited for (decision 44).
+#[derive(Clone, Debug, Default)]
+pub struct PermitWaits {
+    /// Whose permit this attempt waited for and holds.
+    pub granted: Option<ConnectionId>,
+    /// Those whose permit was waited for in vain.
+    pub in_vain: Vec<ConnectionId>,
+}
+
+/// A permit to wait for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PermitWait {
+    /// The provider of the connection.
+    pub provider: ProviderId,
+    /// The connection that the permit is of.
+    pub connection: ConnectionId,
+    /// Longest wait, from when the answer came.
+    pub limit: Duration,
+    /// What the control plane wants to hear again; it means nothing here.
+    pub ticket: Vec<u8>,
+}
+
+/// How a wait for a permit ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PermitWaited {
+    /// The attempt holds it.
+    Granted,
+    /// It is not to be had.
+    InVain,
+    /// Whoever was asked is gone; the next question finds out.
+    Broken,
 }
 
 /// A failure that nobody has classified yet.
@@ -97,15 +132,15 @@ pub struct Answer {
 pub enum Step {
     /// Send the attempt.
     Dispatch(Box<Dispatch>),
-    /// Wait, then ask again with the same attempt.
+    /// Wait, then ask again.
     Wait {
         /// Why; a cooldown wait counts in [`AttemptsSoFar::waits`].
         kind: WaitKind,
-        /// How long, from when the question was asked.
+        /// How long, from when the answer came.
         wait: Duration,
-        /// What the control plane wants to hear again when the wait is for a grant; empty otherwise.
-        ticket: Vec<u8>,
     },
+    /// Wait for a permit with an attempt of its own, then ask again: with that attempt if it was granted.
+    AwaitPermit(Box<PermitWait>),
     /// Answer the client.
     Reject(Box<Rejection>),
     /// Make requests of their own to several steps of the combo.

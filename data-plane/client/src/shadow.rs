@@ -252,6 +252,7 @@ impl Copy {
         let connection = match &event {
             Event::Outcome(outcome) => scene.config.connection(&outcome.attempt.connection),
             Event::TakeProbe { .. }
+            | Event::RenewProbe { .. }
             | Event::ReturnProbe { .. }
             | Event::ResetBreaker
             | Event::ResetGate

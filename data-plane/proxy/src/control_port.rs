@@ -13,7 +13,9 @@ use tidegate_core::ids::{AttemptId, ConnectionId, ProviderId};
 use tidegate_core::outcome::AttemptOutcome;
 use tidegate_core::routing::relay::{HandoffName, Note, Terms};
 use tidegate_core::time::Timestamp;
-use tidegate_plane_client::{Answer, Ask, Observation, Snapshot, Success, Usage};
+use tidegate_plane_client::{
+    Answer, Ask, Observation, PermitWait, PermitWaited, Snapshot, Success, Usage,
+};
 
 /// The control plane as one request sees it.
 pub trait ControlPort: Send + Sync + 'static {
@@ -26,6 +28,13 @@ pub trait ControlPort: Send + Sync + 'static {
     /// The next step of a request, after at most 50 ms unless the request is managed (decision 54).
     /// Dropped before its answer, it gives back by itself what it may still be granted.
     fn decide(&self, ask: Ask) -> impl Future<Output = Answer> + Send;
+    /// Waits for a permit with an attempt that nothing else was asked with. Dropped, it gives back what it may still be
+    /// granted.
+    fn await_permit(
+        &self,
+        attempt: AttemptId,
+        wait: &PermitWait,
+    ) -> impl Future<Output = PermitWaited> + Send;
     /// Queues a report; an urgent one is sent at once.
     fn report(&self, report: AttemptOutcome, urgent: bool);
     /// Queues a usage record.
@@ -77,6 +86,14 @@ impl<T: ControlPort> ControlPort for Arc<T> {
 
     fn decide(&self, ask: Ask) -> impl Future<Output = Answer> + Send {
         T::decide(self, ask)
+    }
+
+    fn await_permit(
+        &self,
+        attempt: AttemptId,
+        wait: &PermitWait,
+    ) -> impl Future<Output = PermitWaited> + Send {
+        T::await_permit(self, attempt, wait)
     }
 
     fn report(&self, report: AttemptOutcome, urgent: bool) {

@@ -14,11 +14,14 @@ use http::header::{CACHE_CONTROL, WARNING};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use parking_lot::Mutex;
 use tidegate_core::config::Strategy;
+use tidegate_core::ids::AttemptId;
 use tidegate_core::outcome::{LocalFault, Outcome};
 use tidegate_core::routing::{
     AttemptsSoFar, Plan, PriorAttempt, Rejection, RequestFacts, WaitKind,
 };
-use tidegate_plane_client::{Answer, Ask, Dispatch, LastFailure, Step};
+use tidegate_plane_client::{
+    Answer, Ask, Dispatch, LastFailure, PermitWait, PermitWaited, PermitWaits, Step,
+};
 use tokio::time::Instant;
 
 use crate::control_port::ControlPort;
@@ -115,6 +118,8 @@ pub(crate) struct Drive<C: ControlPort> {
     last_failure: Option<LastFailure>,
     /// The last upstream's own words.
     pub(crate) words: Option<Answered>,
+    /// What was waited for since the last attempt was sent.
+    waited: PermitWaits,
     /// How the last attempt failed.
     pub(crate) last_outcome: Option<Outcome>,
     /// What ordered the targets of the last dispatch.
@@ -133,6 +138,7 @@ impl<C: ControlPort> Drive<C> {
             so_far: Arc::default(),
             last_failure: None,
             words: None,
+            waited: PermitWaits::default(),
             last_outcome: None,
             strategy: None,
             remarks: Remarks::default(),
@@ -247,21 +253,27 @@ impl<C: ControlPort> Drive<C> {
                 last_failure: self.last_failure.clone(),
                 egress: self.shared.limits.egress.clone(),
                 replaces: life.holds_permit(),
+                waited: self.waited.clone(),
             });
             let answer = answer.await;
             let seconds = asked.elapsed().as_secs_f64();
             self.shared.metrics.decide_seconds.observe(seconds);
             life.hears(&answer);
             self.remember(&answer);
-            match answer.decision {
+            // What is granted late to an earlier question must not be that of a later one.
+            attempt = match answer.decision {
                 Step::Dispatch(dispatch) => match self.attempt(dispatch).await? {
                     Some(end) => return Ok(end),
-                    None => attempt = self.shared.control.next_attempt(),
+                    None => self.asks_anew(),
                 },
-                Step::Wait { kind, wait, .. } => self.wait(kind, asked, wait).await?,
+                Step::Wait { kind, wait } => {
+                    self.wait(kind, wait).await?;
+                    self.asks_anew()
+                }
+                Step::AwaitPermit(wait) => self.await_permit(*wait).await?,
                 Step::Reject(rejection) => return Ok(End::Rejected(rejection)),
                 Step::Plan(plan) => return Ok(End::Plan(plan)),
-            }
+            };
         }
         tracing::error!(
             model = self.request.facts.model,
@@ -401,14 +413,34 @@ impl<C: ControlPort> Drive<C> {
         Ok(response)
     }
 
+    /// The attempt of the next question, which knows of no waits for permits.
+    fn asks_anew(&mut self) -> AttemptId {
+        self.waited = PermitWaits::default();
+        self.shared.control.next_attempt()
+    }
+
+    /// Waits for a permit. Returns the attempt of the next question: the one that holds it, if it was granted.
+    async fn await_permit(&mut self, wait: PermitWait) -> Result<AttemptId, Refusal> {
+        let control = &self.shared.control;
+        let attempt = control.next_attempt();
+        let life = self.life.as_mut().ok_or(Refusal::Internal)?;
+        life.asks(attempt);
+        let PermitWaits { granted, in_vain } = &mut self.waited;
+        *granted = None;
+        match control.await_permit(attempt, &wait).await {
+            PermitWaited::Granted => {
+                *granted = Some(wait.connection);
+                return Ok(attempt);
+            }
+            PermitWaited::InVain => in_vain.push(wait.connection),
+            PermitWaited::Broken => {}
+        }
+        Ok(control.next_attempt())
+    }
+
     /// Waits, if there is room to. Else the next question says that there is none, and whoever decides goes on without
     /// (decision 28).
-    async fn wait(
-        &mut self,
-        kind: WaitKind,
-        asked: Instant,
-        wait: Duration,
-    ) -> Result<(), Refusal> {
+    async fn wait(&mut self, kind: WaitKind, wait: Duration) -> Result<(), Refusal> {
         let wait = wait.min(MAX_WAIT);
         let Ok(_room) = self.shared.waiting.try_acquire() else {
             let so_far = Arc::make_mut(&mut self.so_far);
@@ -421,7 +453,7 @@ impl<C: ControlPort> Drive<C> {
             self.shared.metrics.waits_refused.inc();
             return Ok(());
         };
-        tokio::time::sleep_until(asked + wait).await;
+        tokio::time::sleep(wait).await;
         if kind == WaitKind::Cooldown {
             let so_far = Arc::make_mut(&mut self.so_far);
             so_far.waits = so_far.waits.saturating_add(1);

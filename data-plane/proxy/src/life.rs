@@ -226,7 +226,7 @@ impl<C: ControlPort> Life<C> {
         self.report_failure(answer.next_target_same_provider, classification);
         let step = match &answer.decision {
             Step::Dispatch(_) => DecidedStep::Dispatch,
-            Step::Wait { .. } => DecidedStep::Wait,
+            Step::Wait { .. } | Step::AwaitPermit(_) => DecidedStep::Wait,
             Step::Reject(_) => DecidedStep::Reject,
             Step::Plan(_) => DecidedStep::Plan,
         };

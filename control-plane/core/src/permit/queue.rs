@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use crate::ids::AttemptId;
 use crate::time::Timestamp;
 
-use super::{Asker, Pool};
+use super::{Asker, Claim, Pool};
 
 /// Most that wait in one replica for one connection, whatever the queues of combos allow.
 const MAX_WAITERS: usize = 1_024;
@@ -19,6 +19,7 @@ pub struct Queue {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Waiter {
     attempt: AttemptId,
+    claim: Claim,
     since: Timestamp,
     until: Timestamp,
 }
@@ -39,7 +40,7 @@ impl Queue {
         &mut self,
         pool: &Pool,
         replica: &str,
-        attempt: AttemptId,
+        (attempt, claim): (AttemptId, Claim),
         depth: u32,
         timeout_ms: u64,
         now: Timestamp,
@@ -55,6 +56,7 @@ impl Queue {
         }
         self.waiters.push_back(Waiter {
             attempt,
+            claim,
             since: now,
             until: now.plus_ms(timeout_ms),
         });
@@ -96,6 +98,7 @@ impl Queue {
             if !pool.acquire(waiter.attempt, None, cap, asker, now) {
                 return granted;
             }
+            pool.claim(waiter.attempt, waiter.claim);
             granted.push(waiter.attempt);
         }
         pool.tell_waiting(replica, 0, now, now);
@@ -106,8 +109,14 @@ impl Queue {
     pub fn serve_shares(&self, pool: &mut Pool, share: u32, now: Timestamp) -> Vec<AttemptId> {
         self.waiters
             .iter()
+            .filter(|waiter| {
+                let granted = pool.acquire_share(waiter.attempt, None, share, now);
+                if granted {
+                    pool.claim(waiter.attempt, waiter.claim);
+                }
+                granted
+            })
             .map(|waiter| waiter.attempt)
-            .filter(|attempt| pool.acquire_share(*attempt, None, share, now))
             .collect()
     }
 

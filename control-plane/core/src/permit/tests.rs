@@ -25,11 +25,14 @@ fn attempt(plane: u64, number: u64) -> AttemptId {
 }
 
 fn take(pool: &mut Pool, who: AttemptId, cap: u32, now: Timestamp) -> bool {
-    pool.acquire(who, None, cap, Asker::Newcomer, now)
+    let has_room = pool.has_room(who, None, cap, Asker::Newcomer, now);
+    let taken = pool.acquire(who, None, cap, Asker::Newcomer, now);
+    assert_eq!(has_room, taken);
+    taken
 }
 
 fn join(queue: &mut Queue, pool: &Pool, replica: &str, who: AttemptId, now: Timestamp) -> Joined {
-    queue.join(pool, replica, who, DEPTH, TIMEOUT_MS, now)
+    queue.join(pool, replica, (who, Claim(1)), DEPTH, TIMEOUT_MS, now)
 }
 
 /// One data plane, one replica, requests one after the other.
@@ -440,4 +443,62 @@ proptest! {
             prop_assert_eq!(&decode("m:p/c", POOL_SCHEMA, &stored).unwrap(), &pool);
         }
     }
+}
+
+/// Two replicas grant the same permit, and one of them takes it back because nobody heard of it.
+#[rstest]
+#[case::the_late_one_came_second([1, 2], 2)]
+#[case::the_late_one_came_first([1, 2], 1)]
+fn a_permit_stays_while_somebody_has_heard_of_it(#[case] claims: [u32; 2], #[case] unheard: u32) {
+    let mut pool = Pool::default();
+    let who = attempt(1, 1);
+    for claim in claims {
+        assert!(take(&mut pool, who, 1, NOW));
+        pool.claim(who, Claim(claim));
+    }
+    assert!(!pool.take_back(who, Claim(unheard)));
+    assert!(pool.holds(who, NOW));
+    assert!(!pool.take_back(who, Claim(unheard)), "taken back twice");
+    assert!(pool.holds(who, NOW));
+    let heard = 3 - unheard;
+    assert!(pool.take_back(who, Claim(heard)));
+    assert_eq!(pool.held(NOW), 0);
+}
+
+#[rstest]
+#[case::released(|pool: &mut Pool| _ = pool.release(attempt(1, 1)))]
+#[case::forgotten_by_its_data_plane(|pool: &mut Pool| {
+    pool.renew(PlaneIncarnation(1), &BTreeSet::new(), 9, NOW);
+})]
+#[case::ended(|pool: &mut Pool| pool.prune(at(PERMIT_TTL_MS)))]
+#[case::handed_over(|pool: &mut Pool| {
+    assert!(pool.acquire(attempt(1, 2), Some(attempt(1, 1)), 1, Asker::Newcomer, NOW));
+    assert!(pool.release(attempt(1, 2)));
+})]
+fn claims_end_with_the_permit(#[case] end: fn(&mut Pool)) {
+    let mut pool = Pool::default();
+    assert!(take(&mut pool, attempt(1, 1), 1, NOW));
+    pool.claim(attempt(1, 1), Claim(1));
+    end(&mut pool);
+    assert_eq!(pool, Pool::default());
+    // Nobody holds it, so there is nothing to claim or to take back.
+    pool.claim(attempt(1, 1), Claim(2));
+    assert!(!pool.take_back(attempt(1, 1), Claim(1)));
+    assert_eq!(pool, Pool::default());
+}
+
+#[test]
+fn claims_are_bounded() {
+    let mut pool = Pool::default();
+    let who = attempt(1, 1);
+    assert!(take(&mut pool, who, 1, NOW));
+    for claim in 0..100 {
+        pool.claim(who, Claim(claim));
+    }
+    let at_the_limit = u32::try_from(MAX_CLAIMS).unwrap();
+    assert!(!pool.take_back(who, Claim(at_the_limit)), "it was not kept");
+    for claim in 1..at_the_limit {
+        assert!(!pool.take_back(who, Claim(claim)));
+    }
+    assert!(pool.take_back(who, Claim(0)));
 }

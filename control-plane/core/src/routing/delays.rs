@@ -1,15 +1,19 @@
 //! When a request waits: for a cooldown, before a retry, before the next target.
 
 use crate::classify::Reason;
+use crate::config::Config;
+use crate::lockout;
 use crate::time::Timestamp;
 
 use super::accounts::{Past, Scene};
 use super::driver::{Driver, reject};
 use super::exhaustion::Exhaustion;
 use super::progress::Progress;
+use super::resolve::{Route, resolve_request};
 use super::wait::{CoolingTimer, cooldown_wait};
-use super::{Decision, ExclusionReason, PriorAttempt, Wait, WaitKind, terminal};
-use crate::lockout;
+use super::{
+    AttemptsSoFar, Decision, ExclusionReason, PriorAttempt, RequestFacts, Wait, WaitKind, terminal,
+};
 
 /// Statuses after which the next target may be kept waiting (`routing.md` §5.3, 10).
 const DELAYED: [u16; 3] = [502, 503, 504];
@@ -53,8 +57,7 @@ impl Driver<'_> {
     /// What is left of the time of the request, in ms; `None` without a limit.
     pub(super) fn remaining_ms(&self) -> Option<u64> {
         let Scene { input, route, .. } = self.scene;
-        let limit = route.terms.timeout_ms?;
-        Some(limit.saturating_sub(input.so_far.elapsed_ms))
+        left_ms(route, input.so_far)
     }
 
     /// Waits until the soonest of what cools down can be used again, if the settings allow it.
@@ -71,7 +74,7 @@ impl Driver<'_> {
             &route.terms.wait,
             so_far.waits,
             so_far.waited_ms,
-            self.timers(),
+            self.soonest_timer(),
             input.random,
         )?;
         if self.ends_within(wait_ms) {
@@ -83,9 +86,9 @@ impl Driver<'_> {
         }))
     }
 
-    /// What each account of each target could be waited for. An account that something else excludes too, which
+    /// What can be waited for soonest, of all accounts of all targets. An account that something else excludes too, which
     /// does not end by itself, is none.
-    fn timers(&self) -> Vec<CoolingTimer> {
+    fn soonest_timer(&self) -> Option<CoolingTimer> {
         let Scene { input, route, .. } = self.scene;
         let now = input.now;
         let so_far = input.so_far;
@@ -94,7 +97,7 @@ impl Driver<'_> {
         let exhaustion = Exhaustion::default();
         let past = Past::of_fresh_target(&exhaustion);
         let failures = Progress::last_attempts(so_far);
-        let mut timers = Vec::new();
+        let mut soonest: Option<CoolingTimer> = None;
         let ordered = self.sequence.after(None);
         for target in ordered.filter_map(|index| route.targets.get(index)) {
             self.scene
@@ -126,13 +129,15 @@ impl Driver<'_> {
                         timer.remaining_ms = timer.remaining_ms.max(remaining_ms);
                         timer.reason = reason;
                     }
-                    timers.push(timer);
+                    if soonest.is_none_or(|soonest| timer.is_sooner_than(soonest)) {
+                        soonest = Some(timer);
+                    }
                 });
         }
-        timers
+        soonest
     }
 
-    pub(super) fn wait_for_retry(&self, due: Timestamp) -> Decision {
+    pub(super) fn wait_until(&self, due: Timestamp, kind: WaitKind) -> Decision {
         let Scene { input, route, .. } = self.scene;
         if input.so_far.spent() >= route.terms.max_global_attempts {
             return reject(terminal::too_many_attempts(input, route));
@@ -147,11 +152,19 @@ impl Driver<'_> {
         if self.ends_within(wait_ms) {
             return reject(terminal::timed_out(input, route));
         }
-        Decision::Wait(Wait {
-            wait_ms,
-            kind: WaitKind::RetryDelay,
-        })
+        Decision::Wait(Wait { wait_ms, kind })
     }
+}
+
+/// What is left of the time of a request, in ms; `None` without a limit (`routing.md` §5.5).
+#[must_use]
+pub fn remaining_ms(config: &Config, facts: &RequestFacts, so_far: &AttemptsSoFar) -> Option<u64> {
+    left_ms(&resolve_request(config, facts)?, so_far)
+}
+
+fn left_ms(route: &Route<'_>, so_far: &AttemptsSoFar) -> Option<u64> {
+    let limit = route.terms.timeout_ms?;
+    Some(limit.saturating_sub(so_far.elapsed_ms))
 }
 
 /// What is left of the wait that an upstream asked for.

@@ -21,7 +21,7 @@ use super::progress::{Progress, Tries, results};
 use super::reordered::found_again;
 use super::resolve::{Route, resolve_request};
 use super::strategy::Halt;
-use super::{Decision, Input, PriorAttempt, Rejection, plan, terminal};
+use super::{Decision, Input, PriorAttempt, Rejection, WaitKind, plan, terminal};
 
 /// Decides the next step of a request.
 #[must_use]
@@ -146,7 +146,7 @@ impl<'a> Driver<'a> {
         }
         let excluded = match self.walk(progress.attempts, input.now)? {
             Walked::Found(found) => return Ok(self.go_on(found, &progress)),
-            Walked::RetryAt(due) => return Ok(self.wait_for_retry(due)),
+            Walked::RetryAt(due) => return Ok(self.wait_until(due, WaitKind::RetryDelay)),
             Walked::Protected => {
                 let tried = tail_of_target(progress.attempts);
                 return Ok(reject(terminal::protected(input, route, tried)));
@@ -172,7 +172,7 @@ impl<'a> Driver<'a> {
             && let Some(due) = self.fallback_due(last)
             && due > self.scene.input.now
         {
-            return self.wait_for_retry(due);
+            return self.wait_until(due, WaitKind::FallbackDelay);
         }
         self.dispatch(found, progress.pass)
     }
@@ -336,7 +336,7 @@ impl<'a> Driver<'a> {
         };
         if due > now {
             let may_wait = !self.scene.input.so_far.no_wait;
-            return Ok(may_wait.then(|| self.wait_for_retry(due)));
+            return Ok(may_wait.then(|| self.wait_until(due, WaitKind::FallbackDelay)));
         }
         Ok(Some(self.dispatch(found, progress.pass.saturating_add(1))))
     }

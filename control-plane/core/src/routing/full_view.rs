@@ -1,6 +1,6 @@
-//! A view in which some connections have no permit left, as one decision found out.
+//! A view in which some permits and probes are not to be had, as one decision found out.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::ids::{ConnectionId, ProviderId, Shard};
@@ -9,19 +9,30 @@ use crate::version::Version;
 
 use super::View;
 
-/// The view beneath, but for connections that are full whatever that says (`routing.md` §3, gate 10).
+/// The view beneath, but for connections that are full (`routing.md` §3, gate 10) and providers that stand otherwise,
+/// whatever that says.
 #[derive(Clone, Debug)]
 pub struct WithFull<V> {
     /// What everything else is read from.
     pub beneath: V,
     full: BTreeSet<ConnectionId>,
+    providers: BTreeMap<ProviderId, Arc<ProviderState>>,
 }
 
 impl<V> WithFull<V> {
     /// With these connections full.
     #[must_use]
     pub fn new(beneath: V, full: BTreeSet<ConnectionId>) -> Self {
-        Self { beneath, full }
+        Self {
+            beneath,
+            full,
+            providers: BTreeMap::new(),
+        }
+    }
+
+    /// This provider stands like this from now on.
+    pub fn see(&mut self, provider: ProviderId, state: Arc<ProviderState>) {
+        self.providers.insert(provider, state);
     }
 
     /// This connection is full from now on.
@@ -29,16 +40,24 @@ impl<V> WithFull<V> {
         self.full.insert(connection);
     }
 
-    /// Whether any was said to be full here.
+    /// These connections are full from now on.
+    pub fn fill_all(&mut self, connections: impl IntoIterator<Item = ConnectionId>) {
+        self.full.extend(connections);
+    }
+
+    /// Whether anything was said here.
     #[must_use]
     pub fn any(&self) -> bool {
-        !self.full.is_empty()
+        !(self.full.is_empty() && self.providers.is_empty())
     }
 }
 
 impl<V: View> View for WithFull<V> {
     fn provider(&self, provider: &ProviderId) -> Option<Arc<ProviderState>> {
-        self.beneath.provider(provider)
+        match self.providers.get(provider) {
+            Some(state) => Some(Arc::clone(state)),
+            None => self.beneath.provider(provider),
+        }
     }
 
     fn connection(
@@ -118,5 +137,9 @@ mod tests {
         let provider = ProviderId::new("p").unwrap();
         assert!(view.provider(&provider).is_some());
         assert!(view.connection(&provider, &id("b")).is_none());
+        let mut open = ProviderState::default();
+        open.breaker.status = crate::breaker::BreakerStatus::Open;
+        view.see(provider.clone(), Arc::new(open.clone()));
+        assert_eq!(view.provider(&provider).as_deref(), Some(&open));
     }
 }

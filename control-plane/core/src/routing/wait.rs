@@ -81,6 +81,15 @@ impl WaitPolicy {
 }
 
 impl CoolingTimer {
+    /// Whether a request would rather wait for this than for the other: what is not worth it comes last.
+    pub(super) fn is_sooner_than(self, other: Self) -> bool {
+        let rank = |timer: Self| match timer.reason {
+            Some(reason) if is_worth_waiting(reason) => timer.wait_ms().unwrap_or(u64::MAX),
+            Some(_) | None => u64::MAX,
+        };
+        rank(self) < rank(other)
+    }
+
     /// How long to wait for it, without jitter, in ms. `None` when there is nothing to wait for.
     fn wait_ms(&self) -> Option<u64> {
         let longest = self.remaining_ms.max(self.hint_ms.unwrap_or(0));

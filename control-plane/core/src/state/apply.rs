@@ -77,6 +77,13 @@ pub fn apply(
         Event::TakeProbe { attempt } => {
             take_probe(subject.provider, *attempt, now, policy, provider)
         }
+        Event::RenewProbe { attempt } => {
+            let log = Log::new(provider, now, Some(*attempt));
+            let breaker = &mut subject.provider.breaker;
+            let before = breaker.clone();
+            breaker.renew_probe(*attempt, now, &policy.breaker);
+            log.applied(before != *breaker)
+        }
         Event::ReturnProbe { attempt } => {
             let mut log = Log::new(provider, now, Some(*attempt));
             let breaker = &mut subject.provider.breaker;

@@ -1,7 +1,7 @@
 //! `failure-state.md` §8, vectors 1 to 20.
 
 use rstest::rstest;
-use tidegate_core::breaker::BreakerStatus;
+use tidegate_core::breaker::{BreakerStatus, Phase};
 use tidegate_core::ids::{AttemptId, PlaneIncarnation};
 use tidegate_core::outcome::{AttemptOutcome, LocalFault, Outcome, TransportFault};
 use tidegate_core::settings::ProviderClass;
@@ -297,6 +297,38 @@ fn a_probe_without_verdict_comes_back() {
     world.event(None, &event, Timestamp(60_000));
     let next = world.send("c1").id;
     assert!(take_probe(&mut world, next, 60_000));
+}
+
+#[test]
+fn a_renewed_probe_lasts_until_another_took_it() {
+    let mut world = open(Oauth, 8, 0, 0);
+    let (long, other) = (world.send("c1").id, world.send("c1").id);
+    let renew = |world: &mut World, attempt, at| {
+        let event = Event::RenewProbe { attempt };
+        world.event(None, &event, Timestamp(at)).changed
+    };
+    assert!(!renew(&mut world, long, 60_000), "it holds none");
+    assert!(take_probe(&mut world, long, 60_000));
+    assert!(renew(&mut world, long, 110_000));
+    // Its first time would be over at 120,000.
+    assert!(!take_probe(&mut world, other, 169_999));
+    assert!(!renew(&mut world, other, 169_999));
+    assert!(take_probe(&mut world, other, 170_000));
+    assert!(!renew(&mut world, long, 170_001));
+}
+
+#[test]
+fn a_probe_that_is_withheld_is_out() {
+    let mut world = open(Oauth, 8, 0, 0);
+    let policy = world.policy.breaker;
+    for (at, phase) in [
+        (59_999, Phase::Open { retry_after_ms: 1 }),
+        (60_000, Phase::HalfOpen { probe_out: true }),
+    ] {
+        let breaker = &mut world.state.breaker;
+        breaker.withhold_probe(Timestamp(at), &policy);
+        assert_eq!(breaker.phase(Timestamp(at), &policy), phase);
+    }
 }
 
 fn an_older_failure_does_not_bring_the_probe_forward() {

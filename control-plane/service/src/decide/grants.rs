@@ -3,7 +3,7 @@
 //! What could not be taken is seen like that by the next decision: the connection as full, the provider with its probe
 //! out. The permit comes first, since it is the one that may be waited for, and nobody waits with a probe in hand.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -11,13 +11,14 @@ use tidegate_core::config::Config;
 use tidegate_core::ids::{AttemptId, ConnectionId, EgressId, ProviderId, Shard};
 use tidegate_core::permit;
 use tidegate_core::routing::{
-    AttemptsSoFar, Decision, DecisionTurns, Dispatch, ExclusionReason, Input, RequestFacts,
-    View as RoutingView, WithFull, decide,
+    AttemptsSoFar, Decision, DecisionTurns, Dispatch, ExclusionReason, Input, PermitPolicy,
+    RequestFacts, View as RoutingView, WithFull, decide, remaining_ms,
 };
 use tidegate_core::state::{ConnectionState, ProviderState};
 use tidegate_core::telemetry::fleet::Fleet;
 use tidegate_core::version::Version;
 
+use crate::clock::local_now;
 use crate::config::Current;
 use crate::permits::Taken;
 use crate::view::View;
@@ -50,17 +51,12 @@ struct Corrected<'a> {
     config: &'a Config,
     /// Who asks: a probe that this attempt holds already does not stand in its own way.
     attempt: AttemptId,
-    /// Providers whose probe was not to be had.
-    providers: BTreeMap<ProviderId, Arc<ProviderState>>,
-    /// So many connections had none that no other is asked.
-    all_full: bool,
+    /// There is no time left to ask for permits.
+    no_permits: bool,
 }
 
 impl RoutingView for Corrected<'_> {
     fn provider(&self, provider: &ProviderId) -> Option<Arc<ProviderState>> {
-        if let Some(state) = self.providers.get(provider) {
-            return Some(Arc::clone(state));
-        }
         let state = self.view.provider(provider)?;
         if state.breaker.probe_holder() != Some(self.attempt) {
             return Some(state);
@@ -87,7 +83,7 @@ impl RoutingView for Corrected<'_> {
             let connection = self.config.connection(connection);
             connection.is_some_and(|connection| permit::cap(connection).is_some())
         };
-        self.all_full && has_cap()
+        self.no_permits && has_cap()
     }
 }
 
@@ -129,8 +125,7 @@ impl Decider {
             view: &self.view,
             config: &current.config,
             attempt,
-            providers: BTreeMap::new(),
-            all_full: false,
+            no_permits: false,
         };
         let mut view = WithFull::new(corrected, BTreeSet::new());
         // Who waited for a permit took its turn before.
@@ -141,6 +136,9 @@ impl Decider {
         };
         let random = rand::random();
         let mut passed = Passed::default();
+        // Once an account is full, all of its provider are looked at together, and those that are full are not asked.
+        let mut looked_at = BTreeSet::new();
+        let mut full = BTreeSet::new();
         let mut probes: u32 = 0;
         loop {
             let mut unheld = false;
@@ -152,7 +150,11 @@ impl Decider {
                     continue;
                 }
                 decision @ (Decision::Wait(_) | Decision::Reject(_) | Decision::Plan(_)) => {
-                    match passed.instead(decision, &permits.waited_in_vain) {
+                    if passed.is_empty() {
+                        return Granted::without(decision);
+                    }
+                    let left_ms = remaining_ms(&current.config, question.facts, question.so_far);
+                    match passed.instead(decision, &permits.waited_in_vain, left_ms) {
                         Granted {
                             decision: Decision::Dispatch(dispatch),
                             ..
@@ -166,23 +168,38 @@ impl Decider {
             };
             let mut permit = false;
             if let Some(demand) = dispatch.permit.filter(|_| !unheld) {
-                let taken = self.take_permit(&dispatch, demand, attempt, permits, deadline);
-                match taken.await {
-                    Taken::Held => permit = true,
-                    taken => {
-                        view.fill(dispatch.connection.clone());
-                        view.beneath.all_full = !passed.push(dispatch, demand, taken);
-                        continue;
+                let taken = if full.contains(&dispatch.connection) {
+                    // Nothing else gives others a turn.
+                    tokio::task::consume_budget().await;
+                    Taken::Refused
+                } else {
+                    self.take_permit(&dispatch, demand, attempt, permits, deadline)
+                        .await
+                };
+                if taken == Taken::Held {
+                    permit = true;
+                } else {
+                    view.fill(dispatch.connection.clone());
+                    if looked_at.insert(dispatch.provider.clone()) {
+                        full.append(
+                            &mut self.full_connections(&question, &dispatch.provider).await,
+                        );
                     }
+                    if demand.policy == PermitPolicy::Skip {
+                        // Nobody waits for them, so nothing need be known of them.
+                        view.fill_all(std::mem::take(&mut full));
+                    }
+                    view.beneath.no_permits = local_now() >= deadline;
+                    let unknown = taken == Taken::Unknown || view.beneath.no_permits;
+                    passed.push(dispatch, demand, unknown);
+                    continue;
                 }
             }
             let probe = dispatch.needs_probe;
             if probe {
                 probes = probes.saturating_add(1);
                 if let Some(state) = self.probe_refused(&question, &dispatch, probes).await {
-                    view.beneath
-                        .providers
-                        .insert(dispatch.provider.clone(), state);
+                    view.see(dispatch.provider.clone(), state);
                     if permit {
                         self.return_permit(&dispatch, attempt);
                     }

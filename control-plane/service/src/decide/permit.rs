@@ -18,10 +18,11 @@ use tidegate_core::routing::{
 use crate::permits::{PoolName, Taken, Waited};
 use crate::telemetry::metrics::PermitGrant;
 
+use super::grants::Question;
 use super::{Decider, NoAnswer};
 
-/// Connections without a free permit in one decision, after which no other is tried.
-const MAX_SKIPPED: usize = 32;
+/// Connections that one request may wait for in vain before it is sent.
+pub(crate) const MAX_WAITED: usize = 64;
 /// How long a pool is waited for that could not be asked within a decision, in ms.
 const ASK_AGAIN_MS: u64 = 1_000;
 
@@ -99,7 +100,7 @@ pub(super) struct Granted {
 
 impl Granted {
     /// A decision that sends nothing.
-    fn without(decision: Decision) -> Self {
+    pub(super) fn without(decision: Decision) -> Self {
         Self {
             decision,
             permit: false,
@@ -118,29 +119,29 @@ impl Granted {
 }
 
 impl Passed {
-    /// Keeps a dispatch that got no permit. `false` when no other is to be tried.
-    pub(super) fn push(
-        &mut self,
-        dispatch: Box<Dispatch>,
-        demand: PermitDemand,
-        taken: Taken,
-    ) -> bool {
+    /// Keeps a dispatch that got no permit. `unknown`: nobody knows whether one is free.
+    pub(super) fn push(&mut self, dispatch: Box<Dispatch>, demand: PermitDemand, unknown: bool) {
         self.skipped.push(Skipped {
             dispatch,
             policy: demand.policy,
-            unknown: taken == Taken::Unknown,
+            unknown,
         });
-        self.skipped.len() < MAX_SKIPPED
     }
 
-    /// What is done instead of a decision that sends nothing.
+    /// Nothing was passed over.
+    pub(super) fn is_empty(&self) -> bool {
+        self.skipped.is_empty()
+    }
+
+    /// What is done instead of a decision that sends nothing, by a request that has `left_ms` left, if it has a limit.
     pub(super) fn instead(
         &mut self,
         decision: Decision,
         waited_in_vain: &BTreeSet<ConnectionId>,
+        left_ms: Option<u64>,
     ) -> Granted {
         if let Decision::Wait(Wait {
-            kind: WaitKind::RetryDelay,
+            kind: WaitKind::RetryDelay | WaitKind::FallbackDelay,
             ..
         }) = decision
         {
@@ -173,20 +174,26 @@ impl Passed {
             };
             Some((unknown, queue))
         };
-        match queued.or_else(|| asked_again().filter(|_| rejected)) {
-            Some((skipped, queue)) => Granted {
-                decision: Decision::Wait(Wait {
-                    wait_ms: queue.timeout_ms,
-                    kind: WaitKind::Permit,
-                }),
-                permit: false,
-                ticket: Some(Ticket {
-                    provider: skipped.dispatch.provider.clone(),
-                    connection: skipped.dispatch.connection.clone(),
-                    queue_depth: queue.depth,
-                    timeout_ms: queue.timeout_ms,
-                }),
-            },
+        let waits_more = waited_in_vain.len() < MAX_WAITED;
+        let wait = queued.or_else(|| asked_again().filter(|_| rejected));
+        match wait.filter(|_| waits_more) {
+            Some((skipped, queue)) => {
+                // Whoever cannot be sent in time need not wait longer (`routing.md` §5.5).
+                let wait_ms = queue.timeout_ms.min(left_ms.unwrap_or(u64::MAX));
+                Granted {
+                    decision: Decision::Wait(Wait {
+                        wait_ms,
+                        kind: WaitKind::Permit,
+                    }),
+                    permit: false,
+                    ticket: Some(Ticket {
+                        provider: skipped.dispatch.provider.clone(),
+                        connection: skipped.dispatch.connection.clone(),
+                        queue_depth: queue.depth,
+                        timeout_ms: wait_ms,
+                    }),
+                }
+            }
             None => Granted::without(decision),
         }
     }
@@ -205,6 +212,30 @@ impl Decider {
         let pool = pool_of(dispatch);
         self.permits
             .take(&pool, attempt, past.replaces, demand.cap, deadline)
+            .await
+    }
+
+    /// Connections of a provider that have no permit for the attempt.
+    pub(super) async fn full_connections(
+        &self,
+        question: &Question<'_>,
+        provider: &ProviderId,
+    ) -> BTreeSet<ConnectionId> {
+        let entry = question.current.config.provider(provider);
+        let connections = entry.into_iter().flat_map(|entry| &entry.connections);
+        let pools: Vec<_> = connections
+            .filter_map(|connection| {
+                let pool = PoolName {
+                    provider: provider.clone(),
+                    connection: connection.id.clone(),
+                };
+                Some((pool, permit::cap(connection)?))
+            })
+            .collect();
+        let (attempt, replaces) = (question.attempt, question.permits.replaces);
+        let limit = self.limits.store_call;
+        self.permits
+            .full_of(pools, attempt, replaces, limit, question.deadline)
             .await
     }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate_core::breaker::{BreakerStatus, Probe as ProbeOut};
-use tidegate_core::ids::{AttemptId, PlaneIncarnation, ProviderId};
+use futures::StreamExt as _;
+use tidegate_core::ids::{AttemptId, ProviderId};
 use tidegate_core::routing::View as _;
 use tidegate_core::state::{Event, ProviderState};
 use tidegate_store::hot::HotStoreError;
@@ -19,6 +19,11 @@ use super::Decider;
 
 /// Limit of giving a probe back; nobody waits for it but the data plane's own bookkeeping.
 const RETURN_LIMIT: Duration = Duration::from_millis(500);
+
+/// Limit of renewing all probes of a data plane.
+const RENEW_LIMIT: Duration = Duration::from_secs(1);
+/// Probes that are renewed at once.
+const RENEWED_AT_ONCE: usize = 16;
 
 /// What became of a wish for the probe.
 #[derive(Debug)]
@@ -100,18 +105,35 @@ impl Decider {
             .provider(provider)
             .map_or_else(ProviderState::default, Arc::unwrap_or_clone);
         if let Some(entry) = current.config.provider(provider) {
-            let policy = &entry.policy.breaker;
-            let phase = state.breaker.phase(now, policy);
-            if phase.needs_probe() && phase.admits() {
-                state.breaker.status = BreakerStatus::HalfOpen {
-                    probe: Some(ProbeOut {
-                        attempt: NOBODY,
-                        expires_at: now.plus_ms(policy.probe_ttl_ms),
-                    }),
-                };
-            }
+            state.breaker.withhold_probe(now, &entry.policy.breaker);
         }
         Arc::new(state)
+    }
+
+    /// Lets the probes of attempts that are under way last; `false` when that could not be written for all that are still
+    /// held. A replica that does not know of one yet leaves it to the next message, long before the probe ends.
+    pub(crate) async fn renew_probes(&self, probes: Vec<(ProviderId, AttemptId)>) -> bool {
+        let deadline = local_now() + RENEW_LIMIT;
+        let renewals = probes.into_iter().map(|(provider, attempt)| async move {
+            let event = Event::RenewProbe { attempt };
+            self.recorder.apply_locally_if_overlaid(&provider, &event);
+            let renewed = self
+                .recorder
+                .direct(&provider, None, &event, WRITE_LIMIT, deadline);
+            match renewed.await {
+                Ok(_) => true,
+                Err(error) => {
+                    tracing::debug!(%attempt, %error, "a probe was not renewed");
+                    false
+                }
+            }
+        });
+        let mut renewals = futures::stream::iter(renewals).buffer_unordered(RENEWED_AT_ONCE);
+        let mut all = true;
+        while let Some(renewed) = renewals.next().await {
+            all &= renewed;
+        }
+        all
     }
 
     /// Gives back the probe that an attempt may hold. A data plane that never got the answer to its question does not
@@ -139,9 +161,3 @@ impl Decider {
             .map(|_done| ())
     }
 }
-
-/// Stands for another holder whose name does not matter.
-const NOBODY: AttemptId = AttemptId {
-    plane: PlaneIncarnation(0),
-    number: 0,
-};

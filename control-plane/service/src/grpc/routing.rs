@@ -14,17 +14,17 @@ use tidegate_wire as wire;
 use tidegate_wire::WireError;
 use tonic::{Request, Response, Status};
 
-use crate::decide::{Answer, Ask, Decider, LastFailure, PermitPast, Ticket};
+use crate::decide::{Answer, Ask, Decider, LastFailure, MAX_WAITED, PermitPast, Ticket};
 use crate::permits::{Held, PoolName};
 
 use super::error::{Refusal, invalid};
 
 /// Longest model name that is looked up, in bytes.
 const MAX_MODEL_BYTES: usize = 1_024;
-/// Most connections that were waited for in vain.
-const MAX_WAITED: usize = 64;
 /// Most numbers of attempts in a message about permits.
 const MAX_NUMBERS: usize = 65_536;
+/// Most probes in such a message.
+const MAX_PROBES: usize = 1_024;
 
 /// The service.
 #[derive(Clone, Debug)]
@@ -66,11 +66,19 @@ impl RoutingService for Routing {
         bounded(request.asked.len())?;
         let asked: BTreeSet<u64> = request.asked.into_iter().collect();
         let held = self.known(held(request.held)?);
+        let mut probes = probes(plane, request.probes)?;
+        let config = self.decider.config.config();
+        probes.retain(|(provider, _)| {
+            let config = config.as_ref();
+            config.is_some_and(|config| config.provider(provider).is_some())
+        });
         let permits = &self.decider.permits;
-        if permits.keep(plane, request.newest, &asked, held).await {
+        let kept = permits.keep(plane, request.newest, &asked, held);
+        let renewed = self.decider.renew_probes(probes);
+        if let (true, true) = tokio::join!(kept, renewed) {
             Ok(Response::new(proto::KeepPermitsResponse {}))
         } else {
-            Err(Refusal::HotStoreAway.status("not every permit was renewed"))
+            Err(Refusal::HotStoreAway.status("not every permit and probe was renewed"))
         }
     }
 
@@ -127,6 +135,24 @@ fn bounded(numbers: usize) -> Result<(), Status> {
         return Err(Refusal::InvalidRequest.status("more than 65,536 numbers"));
     }
     Ok(())
+}
+
+/// Probes as a message tells them.
+fn probes(
+    plane: PlaneIncarnation,
+    messages: Vec<proto::HeldProbe>,
+) -> Result<Vec<(ProviderId, AttemptId)>, Status> {
+    if messages.len() > MAX_PROBES {
+        return Err(Refusal::InvalidRequest.status("more than 1,024 probes"));
+    }
+    let mut probes = Vec::with_capacity(messages.len());
+    for message in messages {
+        let number = message.number;
+        if let Some(provider) = name("probes.provider", &message.provider, ProviderId::new)? {
+            probes.push((provider, AttemptId { plane, number }));
+        }
+    }
+    Ok(probes)
 }
 
 /// Permits of connections as a message tells them.
@@ -241,9 +267,12 @@ fn response(answer: Answer) -> Result<proto::DecideResponse, Status> {
         Decision::Wait(wait) => proto::decide_response::Step::Wait(proto::Wait {
             kind: match wait.kind {
                 WaitKind::Cooldown => proto::WaitKind::Cooldown.into(),
-                WaitKind::RetryDelay => proto::WaitKind::RetryDelay.into(),
+                WaitKind::RetryDelay | WaitKind::FallbackDelay => {
+                    proto::WaitKind::RetryDelay.into()
+                }
                 WaitKind::Permit => proto::WaitKind::Permit.into(),
             },
+            elsewhere: wait.kind == WaitKind::FallbackDelay,
             wait_ms: wait.wait_ms,
             ticket: answer
                 .ticket

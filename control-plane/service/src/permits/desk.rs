@@ -4,16 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tidegate_core::ids::{PlaneIncarnation, Shard};
-use tidegate_core::permit::{self, POOL_SCHEMA, Pool, Queue};
+use tidegate_core::ids::{AttemptId, PlaneIncarnation, Shard};
+use tidegate_core::permit::{self, Asker, POOL_SCHEMA, Pool, Queue};
 use tidegate_core::state::codec::CodecError;
+use tidegate_core::time::Timestamp;
 use tidegate_store::hot::{Cell, HotStoreError, Swap, SwapOutcome};
 use tokio::sync::Notify;
 
 use crate::hot::WRITE_LIMIT;
 use crate::telemetry::metrics::PermitGrant;
 
-use super::line::Line;
+use super::line::{Line, Waiter};
 use super::wish::{Outcome, Wish, fold, fold_shares, settle};
 use super::{Parts, Permits, PoolName, Taken, Waited};
 
@@ -69,6 +70,16 @@ struct Known {
     /// `None`: absent, or never looked at.
     version: Option<u64>,
     pool: Pool,
+    /// When it was like that; unset: never looked at.
+    seen_at: Option<Timestamp>,
+}
+
+/// Whose permit is looked for, and how many there are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Looking {
+    pub(super) attempt: AttemptId,
+    pub(super) replaces: Option<AttemptId>,
+    pub(super) cap: u32,
 }
 
 /// Why the shared pool could not be changed.
@@ -121,11 +132,53 @@ impl Desk {
     pub(super) async fn held(&self, parts: &Parts) -> u32 {
         let found = parts.hot.cell(self.shard, &self.key, WRITE_LIMIT).await;
         let now = parts.clock.now();
-        let shared = match found.map(|found| self.read(found)) {
+        let shared = match found.map(|found| self.read(found, now)) {
             Ok(Ok(known)) => known.pool.held(now),
             Ok(Err(_)) | Err(_) => self.kept.lock().known.pool.held(now),
         };
         shared.saturating_add(self.kept.lock().local.held(now))
+    }
+
+    /// Whether there is no permit for whom it is looked for: as was seen here within [`LOOK_EVERY`], or else as the store
+    /// says now. `None` when neither is known in time.
+    pub(super) async fn is_full_for(
+        &self,
+        parts: &Parts,
+        looking: Looking,
+        limit: Duration,
+    ) -> Option<bool> {
+        let Looking {
+            attempt,
+            replaces,
+            cap,
+        } = looking;
+        let now = parts.clock.now();
+        if parts.hot.is_gone() {
+            let share = permit::share(cap, parts.live.count());
+            let local = &self.kept.lock().local;
+            return Some(!local.has_room_in_share(attempt, replaces, share, now));
+        }
+        let is_full = |pool: &Pool| !pool.has_room(attempt, replaces, cap, Asker::Newcomer, now);
+        {
+            let known = &self.kept.lock().known;
+            let look_every = u64::try_from(LOOK_EVERY.as_millis()).unwrap_or(u64::MAX);
+            if known
+                .seen_at
+                .is_some_and(|at| now.ms_since(at) < look_every)
+            {
+                return Some(is_full(&known.pool));
+            }
+        }
+        // A call that cannot be answered would count against the store.
+        if limit.is_zero() {
+            return None;
+        }
+        let found = parts.hot.cell(self.shard, &self.key, limit).await.ok()?;
+        let known = self.read(found, now).ok()?;
+        let is_full = is_full(&known.pool);
+        // What a worker wrote meanwhile may be newer; then its next change is refused once and reads again.
+        self.kept.lock().known = known;
+        Some(is_full)
     }
 
     /// Serves until there is nothing to do.
@@ -137,7 +190,8 @@ impl Desk {
             let now = permits.parts.clock.now();
             for attempt in line.queue.take_ended(now) {
                 permits.parts.metrics.permit(PermitGrant::TimedOut);
-                line.tell(attempt, Waited::TimedOut);
+                // It was granted nothing, so there is nothing to take back.
+                _ = line.tell(attempt, Waited::TimedOut);
             }
             if wishes.is_empty() && line.queue.is_empty() {
                 if self.rests() {
@@ -166,7 +220,7 @@ impl Desk {
         let wanted = |wish: &Wish| match wish {
             Wish::Take { told, .. } => !told.is_closed(),
             Wish::Wait { told, .. } => !told.is_closed(),
-            Wish::Release { .. } | Wish::Renew { .. } => true,
+            Wish::Release { .. } | Wish::TakeBack { .. } | Wish::Renew { .. } => true,
         };
         wishes.retain(wanted);
         wishes
@@ -216,7 +270,12 @@ impl Desk {
         let mut unwanted = Vec::new();
         for (wish, granted) in wishes.into_iter().zip(granted) {
             match wish {
-                Wish::Take { attempt, told, .. } => {
+                Wish::Take {
+                    attempt,
+                    claim,
+                    told,
+                    ..
+                } => {
                     let (taken, counted) = if granted {
                         (Taken::Held, grant)
                     } else {
@@ -224,32 +283,32 @@ impl Desk {
                     };
                     metrics.permit(counted);
                     if told.send(taken).is_err() && granted {
-                        unwanted.push(attempt);
+                        unwanted.push(Wish::TakeBack { attempt, claim });
                     }
                 }
-                Wish::Wait { attempt, told, .. } => {
+                Wish::Wait {
+                    attempt,
+                    claim,
+                    told,
+                    ..
+                } => {
                     if granted {
-                        line.told.insert(attempt, told);
+                        line.told.insert(attempt, Waiter { claim, told });
                     } else {
                         metrics.permit(PermitGrant::QueueFull);
                         // Nobody waits for it any more; then nobody need be told.
                         _ = told.send(Waited::QueueFull);
                     }
                 }
-                Wish::Release { .. } => {}
+                Wish::Release { .. } | Wish::TakeBack { .. } => {}
                 Wish::Renew { told, .. } => _ = told.send(!local),
             }
         }
         for attempt in served {
             metrics.permit(grant);
-            if !line.tell(attempt, Waited::Granted) {
-                unwanted.push(attempt);
-            }
+            unwanted.extend(line.tell(attempt, Waited::Granted).err());
         }
         // Before whatever the same attempt may have wished since.
-        let unwanted = unwanted
-            .into_iter()
-            .map(|attempt| Wish::Release { attempt });
         self.inbox.lock().wishes.splice(0..0, unwanted);
     }
 
@@ -279,7 +338,7 @@ impl Desk {
                     return Ok(outcome);
                 }
                 match hot.cell(self.shard, &self.key, WRITE_LIMIT).await {
-                    Ok(found) => known = self.read(found)?,
+                    Ok(found) => known = self.read(found, now)?,
                     Err(HotStoreError::Timeout) => continue,
                     Err(error) => return Err(error.into()),
                 }
@@ -298,11 +357,15 @@ impl Desk {
             match hot.swap(swap, WRITE_LIMIT).await {
                 Ok(SwapOutcome::Swapped { version, .. }) => {
                     let version = Some(version);
-                    self.kept.lock().known = Known { version, pool };
+                    self.kept.lock().known = Known {
+                        version,
+                        pool,
+                        seen_at: Some(now),
+                    };
                     return Ok(outcome);
                 }
                 Ok(SwapOutcome::Refused { found, .. }) => {
-                    known = self.read(found)?;
+                    known = self.read(found, now)?;
                     fresh = true;
                 }
                 // It may have run; the next look tells.
@@ -313,13 +376,18 @@ impl Desk {
         Err(Unchanged::Contended)
     }
 
-    fn read(&self, found: Option<Cell>) -> Result<Known, CodecError> {
+    fn read(&self, found: Option<Cell>, now: Timestamp) -> Result<Known, CodecError> {
+        let seen_at = Some(now);
         let Some(cell) = found else {
-            return Ok(Known::default());
+            return Ok(Known {
+                seen_at,
+                ..Known::default()
+            });
         };
         Ok(Known {
             version: Some(cell.version),
             pool: permit::decode(&self.key, cell.schema, &cell.payload)?,
+            seen_at,
         })
     }
 

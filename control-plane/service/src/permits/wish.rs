@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use tidegate_core::ids::{AttemptId, PlaneIncarnation};
-use tidegate_core::permit::{self, Asker, Joined, Pool, Queue};
+use tidegate_core::permit::{self, Asker, Claim, Joined, Pool, Queue};
 use tidegate_core::routing::PermitQueue;
 use tidegate_core::time::Timestamp;
 use tokio::sync::oneshot;
@@ -15,18 +15,25 @@ use super::{Taken, Waited};
 pub(super) enum Wish {
     Take {
         attempt: AttemptId,
+        claim: Claim,
         replaces: Option<AttemptId>,
         cap: u32,
         told: oneshot::Sender<Taken>,
     },
     Wait {
         attempt: AttemptId,
+        claim: Claim,
         cap: u32,
         queue: PermitQueue,
         told: oneshot::Sender<Waited>,
     },
     Release {
         attempt: AttemptId,
+    },
+    /// Nobody heard of what was granted.
+    TakeBack {
+        attempt: AttemptId,
+        claim: Claim,
     },
     Renew {
         plane: PlaneIncarnation,
@@ -99,25 +106,31 @@ pub(super) fn fold(
     outcome.grant(wishes, |queue, wish| match wish {
         Wish::Take {
             attempt,
+            claim,
             replaces,
             cap,
             ..
-        } => given(pool.acquire(*attempt, *replaces, *cap, Asker::Newcomer, now)),
+        } => {
+            let holds = pool.acquire(*attempt, *replaces, *cap, Asker::Newcomer, now);
+            given(pool, holds, *attempt, *claim)
+        }
         Wish::Wait {
             attempt,
+            claim,
             cap,
             queue: limits,
             ..
         } => {
             if pool.acquire(*attempt, None, *cap, Asker::Newcomer, now) {
+                pool.claim(*attempt, *claim);
                 return Grant::Given;
             }
-            let joined = join(queue, pool, replica, *attempt, *limits, now);
+            let joined = join(queue, pool, replica, (*attempt, *claim), *limits, now);
             // Said at once, so that the next one is counted after it.
             queue.serve(pool, replica, 0, now);
             joined
         }
-        Wish::Release { .. } | Wish::Renew { .. } => Grant::Given,
+        Wish::Release { .. } | Wish::TakeBack { .. } | Wish::Renew { .. } => Grant::Given,
     });
     outcome
 }
@@ -139,42 +152,52 @@ pub(super) fn fold_shares(
     outcome.grant(wishes, |queue, wish| match wish {
         Wish::Take {
             attempt,
+            claim,
             replaces,
             cap,
             ..
-        } => given(pool.acquire_share(*attempt, *replaces, share(*cap), now)),
+        } => {
+            let holds = pool.acquire_share(*attempt, *replaces, share(*cap), now);
+            given(pool, holds, *attempt, *claim)
+        }
         Wish::Wait {
             attempt,
+            claim,
             cap,
             queue: limits,
             ..
         } => {
             if pool.acquire_share(*attempt, None, share(*cap), now) {
+                pool.claim(*attempt, *claim);
                 return Grant::Given;
             }
             // Nobody knows who waits elsewhere.
             let nobody = Pool::default();
-            join(queue, &nobody, replica, *attempt, *limits, now)
+            join(queue, &nobody, replica, (*attempt, *claim), *limits, now)
         }
-        Wish::Release { .. } | Wish::Renew { .. } => Grant::Given,
+        Wish::Release { .. } | Wish::TakeBack { .. } | Wish::Renew { .. } => Grant::Given,
     });
     outcome
 }
 
-fn given(holds: bool) -> Grant {
-    if holds { Grant::Given } else { Grant::Refused }
+fn given(pool: &mut Pool, holds: bool, attempt: AttemptId, claim: Claim) -> Grant {
+    if !holds {
+        return Grant::Refused;
+    }
+    pool.claim(attempt, claim);
+    Grant::Given
 }
 
 fn join(
     queue: &mut Queue,
     pool: &Pool,
     replica: &str,
-    attempt: AttemptId,
+    who: (AttemptId, Claim),
     limits: PermitQueue,
     now: Timestamp,
 ) -> Grant {
     let PermitQueue { depth, timeout_ms } = limits;
-    match queue.join(pool, replica, attempt, depth, timeout_ms, now) {
+    match queue.join(pool, replica, who, depth, timeout_ms, now) {
         Joined::Waits => Grant::Waits,
         Joined::Full => Grant::Refused,
     }
@@ -186,6 +209,7 @@ pub(super) fn settle(pool: &mut Pool, wishes: &[Wish], now: Timestamp) {
     for wish in wishes {
         match wish {
             Wish::Release { attempt } => _ = pool.release(*attempt),
+            Wish::TakeBack { attempt, claim } => _ = pool.take_back(*attempt, *claim),
             Wish::Renew {
                 plane,
                 keep,

@@ -80,6 +80,44 @@ async fn abandoned_probe_can_be_taken_by_another() {
 }
 
 #[tokio::test]
+async fn a_probe_under_way_is_renewed_with_the_permits() {
+    let (fleet, [one, other]) = Fleet::with_replicas().await;
+    half_open(&fleet, [&one, &other]).await;
+    let store_time = async |replica: &Replica, number| {
+        let answer = replica.decide(9, number).await;
+        let has_probe = probe_of(&answer).is_some();
+        (answer.freshness.unwrap().store_time_unix_ms, has_probe)
+    };
+    assert!(probe_of(&one.decide(8, 1).await).is_some());
+    let (began, _) = store_time(&one, 1).await;
+    fleet.memory.step_clock(50_000);
+    eventually("the step to be seen", async || {
+        store_time(&one, 1).await.0 >= began + 50_000
+    })
+    .await;
+    let keep = routing::KeepPermitsRequest {
+        plane: 8,
+        newest: 1,
+        probes: vec![routing::HeldProbe {
+            provider: ALPHA.to_owned(),
+            number: 1,
+        }],
+        ..routing::KeepPermitsRequest::default()
+    };
+    one.routing().keep_permits(keep).await.unwrap();
+    fleet.memory.step_clock(50_000);
+    // It was given for 60 s.
+    eventually("a time past its first end", async || {
+        let (time, has_probe) = store_time(&one, 1).await;
+        assert!(!has_probe);
+        time >= began + 100_000
+    })
+    .await;
+    fleet.memory.step_clock(50_000);
+    eventually("its end", async || store_time(&one, 1).await.1).await;
+}
+
+#[tokio::test]
 async fn without_the_store_one_replica_still_gives_one_probe() {
     let (fleet, [one, other]) = Fleet::with_replicas().await;
     half_open(&fleet, [&one, &other]).await;

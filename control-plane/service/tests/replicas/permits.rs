@@ -16,6 +16,8 @@ use crate::fleet::{
     ALPHA, Fleet, Replica, apply_request, connection, decide_request, eventually, provider, within,
 };
 
+mod many;
+
 /// Data planes of these tests.
 const PLANE: u64 = 7;
 const OTHER: u64 = 8;
@@ -102,6 +104,7 @@ async fn keep(replica: &Replica, newest: u64, asked: &[u64], numbers: &[u64]) ->
         newest,
         asked: asked.to_vec(),
         held: held(numbers),
+        probes: Vec::new(),
     };
     let answer = replica.routing().keep_permits(request).await;
     answer.err().map(|status| status.code())

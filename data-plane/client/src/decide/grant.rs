@@ -76,13 +76,9 @@ impl Drop for Question {
                 if dispatch.permit {
                     inner.give_back_unused(&attempt);
                 }
-                if !attempt.probe {
-                    return;
+                if attempt.probe {
+                    inner.give_back_late_probe(&attempt);
                 }
-                inner.abandoned.push(Abandoned {
-                    attempt: attempt.id,
-                    provider: attempt.provider,
-                });
             }
             drop(permit);
         };
@@ -105,6 +101,50 @@ impl Inner {
             connection,
         };
         self.permits.release_late(number, pool);
+    }
+}
+
+impl Inner {
+    /// Gives back a probe that came with an answer which nobody uses, unless another answer rests on it.
+    fn give_back_late_probe(&self, attempt: &common::Attempt) {
+        let number = attempt.id.map_or(0, |id| id.number);
+        let Ok(provider) = ProviderId::new(&attempt.provider) else {
+            return;
+        };
+        if self.permits.gives_back_late_probe(number, &provider) {
+            self.abandoned.push(Abandoned {
+                attempt: attempt.id,
+                provider: attempt.provider.clone(),
+            });
+        }
+    }
+}
+
+/// An attempt that is being decided on. What answers grant it that come too late is given back when that has ended.
+pub(super) struct Deciding<'a> {
+    inner: &'a Inner,
+    number: u64,
+}
+
+impl<'a> Deciding<'a> {
+    pub(super) fn begin(inner: &'a Inner, number: u64) -> Self {
+        inner.permits.deciding(number);
+        Self { inner, number }
+    }
+}
+
+impl Drop for Deciding<'_> {
+    fn drop(&mut self) {
+        let Self { inner, number } = *self;
+        for provider in inner.permits.decided(number) {
+            inner.abandoned.push(Abandoned {
+                attempt: Some(common::AttemptId {
+                    plane: inner.incarnation.0,
+                    number,
+                }),
+                provider: provider.to_string(),
+            });
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tidegate_core::classify::{ClassifyContext, classify};
 use tidegate_core::config::Config;
-use tidegate_core::ids::{ConnectionId, Shard};
+use tidegate_core::ids::{ConnectionId, ProviderId, Shard};
 use tidegate_core::outcome::Attempt;
 use tidegate_core::pace::LinePace;
 use tidegate_core::permit;
@@ -17,6 +17,7 @@ use tidegate_core::routing::{
     PriorAttempt, Rejection, View, WithFull,
 };
 use tidegate_core::settings::StreamSettings;
+use tidegate_core::state::ProviderState;
 use tidegate_core::telemetry::Telemetry;
 use tidegate_core::time::Timestamp;
 use tidegate_core::version::{Mark, Version};
@@ -27,10 +28,9 @@ use crate::port::{Answer, Ask, Deadlines, Dispatch, LastFailure, Snapshot, Step}
 use crate::shadow::{Scene, Shadow};
 use crate::view::LocalView;
 
-/// Connections without a permit of our share in one decision, after which it gives up.
-const MAX_FULL: usize = 256;
-/// Probes refused in one decision before it gives up; each refusal excludes a provider, so this is far off.
-const MAX_REFUSED_PROBES: usize = 256;
+/// Walks of one decision before it gives up. Each excludes all full accounts of a provider or the provider itself, or
+/// takes a number, so this is far off.
+const MAX_WALKS: usize = 256;
 
 /// What a local decision rests on.
 pub(super) struct Local<'a> {
@@ -38,8 +38,8 @@ pub(super) struct Local<'a> {
     pub(super) view: &'a LocalView,
     pub(super) shadow: &'a Shadow,
     pub(super) permits: &'a Permits,
-    /// What may be done about permits.
-    pub(super) permits_here: PermitsHere,
+    /// What may be done about permits and probes.
+    pub(super) grants_here: GrantsHere,
     /// How often a line tells of attempts that are sent without a permit.
     pub(super) unheld_lines: &'a Mutex<LinePace>,
     pub(super) telemetry: &'a dyn Telemetry,
@@ -48,15 +48,16 @@ pub(super) struct Local<'a> {
     pub(super) metrics: &'a ClientMetrics,
 }
 
-/// What is done here with an attempt that needs a permit.
+/// What is done here with an attempt that needs a permit or a probe. Only when the control plane is gone is either given
+/// out here; else others may be granted the same by it (`architecture.md` §4, 2 and 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PermitsHere {
-    /// Its connection is passed over.
+pub(super) enum GrantsHere {
+    /// Its connection, or its provider, is passed over.
     PassOver,
-    /// As if none had come free: its connection is passed over, and what a quota pool sends goes without.
+    /// The same, as if none had come free: what a quota pool sends goes without a permit.
     Policy,
     /// It takes one of this data plane's share, of as many data planes as were live when the control plane was last
-    /// heard; without one, as with [`PermitsHere::Policy`].
+    /// heard; without one, as with [`GrantsHere::Policy`].
     Shares(u32),
 }
 
@@ -68,7 +69,7 @@ struct Grants {
 }
 
 impl Local<'_> {
-    /// Decides, and says whether anything was passed over for want of a permit. The caller has refreshed the shadow.
+    /// Decides, and says whether anything was passed over for want of a permit or a probe. The caller has refreshed the shadow.
     pub(super) fn decide(&self, ask: &Ask) -> (Answer, bool) {
         let config = &self.snapshot.config;
         let prior = ask
@@ -135,7 +136,7 @@ impl Local<'_> {
         // Of a quota pool, which sends also without a permit when nothing else is left.
         let mut unheld = None;
         let random = rand::random();
-        for _ in 0..MAX_REFUSED_PROBES.saturating_add(MAX_FULL) {
+        for _ in 0..MAX_WALKS {
             let decision = routing::decide(&Input {
                 config: &self.snapshot.config,
                 view: &view,
@@ -153,10 +154,11 @@ impl Local<'_> {
                     Some(permit) => (dispatch, permit, false),
                     None => {
                         view.fill(dispatch.connection.clone());
+                        view.fill_all(self.full_connections(ask, &dispatch.provider));
                         let sends = dispatch.permit.is_some_and(|demand| {
                             matches!(demand.policy, PermitPolicy::WaitThenSend(_))
                         });
-                        let may_send = self.permits_here != PermitsHere::PassOver;
+                        let may_send = self.grants_here != GrantsHere::PassOver;
                         if sends && may_send && unheld.is_none() {
                             unheld = Some(dispatch);
                         }
@@ -179,15 +181,7 @@ impl Local<'_> {
                 }
             };
             let probe = dispatch.needs_probe;
-            let scene = self.scene();
-            if !probe
-                || self
-                    .shadow
-                    .take_probe(&dispatch.provider, ask.attempt, scene)
-            {
-                if probe {
-                    self.metrics.local_probes.inc();
-                }
+            if !probe || self.takes_probe(ask, &dispatch) {
                 if permit {
                     self.metrics.local_permits.inc();
                 }
@@ -200,7 +194,13 @@ impl Local<'_> {
                 let grants = Grants { permit, probe };
                 return (Decision::Dispatch(dispatch), grants, view.any());
             }
-            self.permits.release(ask.attempt.number);
+            if let Some(state) = self.without_probe(&overlay, &dispatch.provider) {
+                view.see(dispatch.provider.clone(), state);
+            }
+            // What the control plane granted is its own to decide on.
+            if let GrantsHere::Shares(_) = self.grants_here {
+                self.permits.release(ask.attempt.number);
+            }
         }
         let rejection = unavailable("no permit or probe of any provider is to be had");
         (
@@ -216,10 +216,7 @@ impl Local<'_> {
         let Some(demand) = dispatch.permit else {
             return Some(false);
         };
-        let share = match self.permits_here {
-            PermitsHere::PassOver | PermitsHere::Policy => 0,
-            PermitsHere::Shares(planes) => permit::share(demand.cap, planes),
-        };
+        let share = self.share(demand.cap);
         if let Some(replaced) = ask.replaces.filter(|_| share > 0) {
             self.permits.release(replaced.number);
         }
@@ -230,6 +227,51 @@ impl Local<'_> {
         self.permits
             .take_share(ask.attempt.number, &pool, share)
             .then_some(true)
+    }
+
+    /// How many requests may run at once on a connection with permits given out here.
+    fn share(&self, cap: u32) -> u32 {
+        match self.grants_here {
+            GrantsHere::PassOver | GrantsHere::Policy => 0,
+            GrantsHere::Shares(planes) => permit::share(cap, planes),
+        }
+    }
+
+    /// The connections of a provider whose share is out, so that they are passed over together.
+    fn full_connections(&self, ask: &Ask, provider: &ProviderId) -> Vec<ConnectionId> {
+        let held = self.permits.held_of(provider);
+        let is_full = |connection: &ConnectionId, cap| {
+            let numbers = held.get(connection).map(Vec::as_slice).unwrap_or_default();
+            let held = u32::try_from(numbers.len()).unwrap_or(u32::MAX);
+            !numbers.contains(&ask.attempt.number) && held >= self.share(cap)
+        };
+        let entry = self.snapshot.config.provider(provider);
+        let connections = entry.into_iter().flat_map(|entry| &entry.connections);
+        connections
+            .filter(|it| permit::cap(it).is_some_and(|cap| is_full(&it.id, cap)))
+            .map(|connection| connection.id.clone())
+            .collect()
+    }
+
+    /// Takes the probe that a dispatch needs, if probes are given out here.
+    fn takes_probe(&self, ask: &Ask, dispatch: &Decided) -> bool {
+        let (provider, scene) = (&dispatch.provider, self.scene());
+        let taken = matches!(self.grants_here, GrantsHere::Shares(_))
+            && self.shadow.take_probe(provider, ask.attempt, scene);
+        if taken {
+            self.metrics.local_probes.inc();
+        }
+        taken
+    }
+
+    /// How a provider is seen whose probe is not to be had.
+    fn without_probe(&self, view: &impl View, provider: &ProviderId) -> Option<Arc<ProviderState>> {
+        let entry = self.snapshot.config.provider(provider)?;
+        let mut state = Arc::unwrap_or_clone(view.provider(provider)?);
+        state
+            .breaker
+            .withhold_probe(self.now, &entry.policy.breaker);
+        Some(Arc::new(state))
     }
 
     /// A request of a quota pool goes on without a permit.
@@ -258,7 +300,6 @@ impl Local<'_> {
             Decision::Wait(wait) => Step::Wait {
                 kind: wait.kind,
                 wait: Duration::from_millis(wait.wait_ms),
-                ticket: Vec::new(),
             },
             Decision::Reject(rejection) => Step::Reject(rejection),
             Decision::Plan(plan) => Step::Plan(plan),

@@ -14,22 +14,11 @@ use tidegate_wire::routing::{
 };
 use tidegate_wire::{WireError, plan};
 
-use crate::permits::PoolName;
-use crate::port::{Answer, Ask, Deadlines, Dispatch, Step};
-
-/// What an attempt did about permits before this question.
-#[derive(Clone, Debug, Default)]
-pub(super) struct PermitPast {
-    /// Waited for and got.
-    pub(super) granted: Option<PoolName>,
-    /// Waited for in vain.
-    pub(super) in_vain: Vec<ConnectionId>,
-}
+use crate::port::{Answer, Ask, Deadlines, Dispatch, PermitWait, Step};
 
 /// The question. `now` is the store's time as known here, `configuration_version` that of the configuration.
 pub(super) fn question(
     ask: &Ask,
-    permits: &PermitPast,
     now: Timestamp,
     configuration_version: u64,
 ) -> proto::DecideRequest {
@@ -51,32 +40,21 @@ pub(super) fn question(
             .unwrap_or_default(),
         configuration_version,
         replaces: ask.replaces.map_or(0, |attempt| attempt.number),
-        granted: permits
+        granted: ask
+            .waited
             .granted
             .as_ref()
-            .map(|pool| pool.connection.to_string())
+            .map(ToString::to_string)
             .unwrap_or_default(),
-        waited_in_vain: permits.in_vain.iter().map(ToString::to_string).collect(),
+        waited_in_vain: ask.waited.in_vain.iter().map(ToString::to_string).collect(),
     }
-}
-
-/// What the control plane answered.
-pub(super) enum Answered {
-    /// A step.
-    Step(Answer),
-    /// Wait for a permit of this pool with this ticket, at most this long.
-    AwaitGrant {
-        pool: PoolName,
-        ticket: Vec<u8>,
-        limit: Duration,
-    },
 }
 
 /// The answer to a question.
 ///
 /// # Errors
 /// When a member is missing or means nothing to this build.
-pub(super) fn answer(ask: &Ask, response: proto::DecideResponse) -> Result<Answered, WireError> {
+pub(super) fn answer(ask: &Ask, response: proto::DecideResponse) -> Result<Answer, WireError> {
     let classification = match ask.last_failure {
         Some(_) => Some(classification_from_proto(response.classification.as_ref())?),
         None => None,
@@ -92,38 +70,39 @@ pub(super) fn answer(ask: &Ask, response: proto::DecideResponse) -> Result<Answe
         }
         proto::decide_response::Step::Wait(message) => {
             let wait = Duration::from_millis(message.wait_ms);
-            let kind = match message.kind() {
-                proto::WaitKind::Cooldown => WaitKind::Cooldown,
-                proto::WaitKind::RetryDelay => WaitKind::RetryDelay,
-                proto::WaitKind::Permit => {
-                    return Ok(Answered::AwaitGrant {
-                        pool: PoolName {
-                            provider: ProviderId::new(&message.provider)
-                                .map_err(|error| invalid("wait.provider", &error.to_string()))?,
-                            connection: ConnectionId::new(&message.connection)
-                                .map_err(|error| invalid("wait.connection", &error.to_string()))?,
-                        },
-                        ticket: message.ticket,
-                        limit: wait,
-                    });
-                }
+            match message.kind() {
+                proto::WaitKind::Cooldown => Step::Wait {
+                    kind: WaitKind::Cooldown,
+                    wait,
+                },
+                proto::WaitKind::RetryDelay => Step::Wait {
+                    kind: if message.elsewhere {
+                        WaitKind::FallbackDelay
+                    } else {
+                        WaitKind::RetryDelay
+                    },
+                    wait,
+                },
+                proto::WaitKind::Permit => Step::AwaitPermit(Box::new(PermitWait {
+                    provider: ProviderId::new(&message.provider)
+                        .map_err(|error| invalid("wait.provider", &error.to_string()))?,
+                    connection: ConnectionId::new(&message.connection)
+                        .map_err(|error| invalid("wait.connection", &error.to_string()))?,
+                    limit: wait,
+                    ticket: message.ticket,
+                })),
                 proto::WaitKind::Unspecified => return Err(invalid("wait.kind", "unknown kind")),
-            };
-            Step::Wait {
-                kind,
-                wait,
-                ticket: message.ticket,
             }
         }
     };
-    Ok(Answered::Step(Answer {
+    Ok(Answer {
         decision,
         classification,
         failed_at: Timestamp(response.failed_at_unix_ms),
         next_target_same_provider: response.next_target_same_provider,
         combo: response.combo,
         local: false,
-    }))
+    })
 }
 
 fn dispatch(

@@ -282,6 +282,7 @@ impl RoutingService for Service {
                             ticket: b"ticket".to_vec(),
                             provider: "a".to_owned(),
                             connection: "a1".to_owned(),
+                            elsewhere: false,
                         })),
                         ..routing::DecideResponse::default()
                     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tidegate_core::ids::AttemptId;
 use tidegate_core::routing::ExclusionReason;
-use tidegate_plane_client::{Answer, Ask, Step};
+use tidegate_plane_client::{Answer, Ask, PermitWait, PermitWaited, Step};
 use tidegate_proto::routing::v1 as routing;
 use tokio::time::sleep;
 
@@ -53,6 +53,30 @@ async fn is_released(replica: &Replica, connection: &str, number: u64) {
     .await;
 }
 
+/// What the control plane says is to be waited for.
+async fn wanted(setting: &Setting) -> PermitWait {
+    match setting.decide("smart").await.decision {
+        Step::AwaitPermit(wait) => *wait,
+        other => panic!("no wait: {other:?}"),
+    }
+}
+
+/// Asks, waits, and asks again.
+async fn decide_after_a_wait(setting: &Setting) -> Answer {
+    let wait = wanted(setting).await;
+    let attempt = setting.client.next_attempt();
+    let mut question = ask(attempt, "smart");
+    match setting.client.await_permit(attempt, &wait).await {
+        PermitWaited::Granted => question.waited.granted = Some(wait.connection),
+        PermitWaited::InVain => {
+            question.attempt = setting.client.next_attempt();
+            question.waited.in_vain.push(wait.connection);
+        }
+        PermitWaited::Broken => panic!("the replica is there"),
+    }
+    setting.client.decide(question).await
+}
+
 /// Waits past the next renewal.
 async fn renewal(replica: &Replica) -> Option<routing::KeepPermitsRequest> {
     replica.kept.lock().clear();
@@ -87,12 +111,12 @@ async fn a_permit_is_renewed_until_it_is_given_back() {
 #[tokio::test(start_paused = true)]
 async fn a_granted_permit_is_named_in_the_next_question_and_kept_there() {
     let (setting, replica) = setting(Deciding::GrantThenTo("a1")).await;
-    let answer = setting.decide("smart").await;
+    let answer = decide_after_a_wait(&setting).await;
     assert_eq!(connection(&answer), "a1");
     let questions = replica.questions.lock().clone();
     let granted: Vec<&str> = questions.iter().map(|it| it.granted.as_str()).collect();
     assert_eq!(granted, ["", "a1"]);
-    assert_eq!(questions[0].attempt, questions[1].attempt);
+    assert_ne!(questions[0].attempt, questions[1].attempt);
     assert_eq!(released(&replica), []);
     setting.client.release(id(&answer));
     is_released(&replica, "a1", id(&answer).number).await;
@@ -101,7 +125,7 @@ async fn a_granted_permit_is_named_in_the_next_question_and_kept_there() {
 #[tokio::test(start_paused = true)]
 async fn a_granted_permit_of_another_account_is_given_back() {
     let (setting, replica) = setting(Deciding::GrantThenTo("b1")).await;
-    let answer = setting.decide("smart").await;
+    let answer = decide_after_a_wait(&setting).await;
     assert_eq!(connection(&answer), "b1");
     is_released(&replica, "a1", id(&answer).number).await;
     let message = renewal(&replica).await.unwrap();
@@ -112,7 +136,7 @@ async fn a_granted_permit_of_another_account_is_given_back() {
 async fn a_wait_in_vain_is_told_in_the_next_question() {
     let (setting, replica) = setting(Deciding::GrantThenTo("b1")).await;
     replica.grants.store(false, Ordering::Relaxed);
-    setting.decide("smart").await;
+    decide_after_a_wait(&setting).await;
     let questions = replica.questions.lock().clone();
     assert_eq!(questions[1].granted, "");
     assert_eq!(questions[1].waited_in_vain, ["a1"]);
@@ -122,9 +146,10 @@ async fn a_wait_in_vain_is_told_in_the_next_question() {
 #[tokio::test(start_paused = true)]
 async fn a_request_dropped_while_it_waits_gives_back_what_it_may_be_granted() {
     let (setting, replica) = setting(Deciding::GrantThenTo("a1")).await;
+    let wait = wanted(&setting).await;
     let attempt = setting.client.next_attempt();
-    let question = ask(attempt, "smart");
-    let left = tokio::time::timeout(Duration::from_secs(1), setting.client.decide(question)).await;
+    let waiting = setting.client.await_permit(attempt, &wait);
+    let left = tokio::time::timeout(Duration::from_secs(1), waiting).await;
     assert!(left.is_err());
     is_released(&replica, "a1", attempt.number).await;
 }
@@ -165,9 +190,8 @@ async fn nobody_holds_a_permit_while_it_waits_for_another() {
         replaces: Some(first),
         ..ask(setting.client.next_attempt(), "smart")
     };
-    let waiting = setting.client.decide(next);
-    let ended = tokio::time::timeout(Duration::from_secs(2), waiting).await;
-    assert!(ended.is_err());
+    let answer = setting.client.decide(next).await;
+    assert!(matches!(answer.decision, Step::AwaitPermit(_)));
     is_released(&replica, "b1", first.number).await;
 }
 

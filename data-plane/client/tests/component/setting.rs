@@ -13,7 +13,9 @@ use tidegate_core::settings::Overrides;
 use tidegate_core::time::Timestamp;
 use tidegate_core::version::Version;
 use tidegate_plane_client::endpoint::Address;
-use tidegate_plane_client::{Answer, Ask, Dispatch, PlaneClient, PlaneClientConfig, Step};
+use tidegate_plane_client::{
+    Answer, Ask, Dispatch, PermitWaits, PlaneClient, PlaneClientConfig, Step,
+};
 use tidegate_proto::config::v1 as config;
 use tidegate_proto::routing::v1 as routing;
 use tidegate_wire::document;
@@ -173,6 +175,7 @@ pub(crate) fn ask(attempt: AttemptId, model: &str) -> Ask {
         last_failure: None,
         egress: None,
         replaces: None,
+        waited: PermitWaits::default(),
     }
 }
 
@@ -231,7 +234,7 @@ pub(crate) fn classification() -> routing::Classification {
 pub(crate) fn dispatched(answer: &Answer) -> &Dispatch {
     match &answer.decision {
         Step::Dispatch(dispatch) => dispatch,
-        step @ (Step::Wait { .. } | Step::Reject(_) | Step::Plan(_)) => {
+        step @ (Step::Wait { .. } | Step::AwaitPermit(_) | Step::Reject(_) | Step::Plan(_)) => {
             panic!("not a dispatch: {step:?}")
         }
     }

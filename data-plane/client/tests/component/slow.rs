@@ -32,7 +32,7 @@ async fn setting(deciding: Deciding) -> (Setting, Arc<Replica>) {
 fn rejection(answer: &Answer) -> &Rejection {
     match &answer.decision {
         Step::Reject(rejection) => rejection,
-        step @ (Step::Dispatch(_) | Step::Wait { .. } | Step::Plan(_)) => {
+        step @ (Step::Dispatch(_) | Step::Wait { .. } | Step::AwaitPermit(_) | Step::Plan(_)) => {
             panic!("not refused: {step:?}")
         }
     }
@@ -131,6 +131,49 @@ async fn two_late_answers_with_the_same_permit_leave_it_to_the_request() {
     assert_eq!(released(), 0, "the later answer is about the permit in use");
     setting.client.release(dispatched(&answer).attempt.id);
     until("the permit is given back", || released() == 1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_late_answers_with_the_same_probe_leave_it_to_the_request() {
+    let setting = Setting::start(2).await;
+    let (home, others) = setting.home_and_others();
+    *home.deciding.lock() = Deciding::ProbeAfter(ms(300));
+    *others[0].deciding.lock() = Deciding::ProbeAfter(ms(100));
+    let abandoned = || {
+        let count = |replica: &Arc<Replica>| replica.abandoned.lock().len();
+        setting.replicas.iter().map(count).sum::<usize>()
+    };
+    let answer = setting.decide(CAPPED).await;
+    assert!(dispatched(&answer).attempt.probe && !answer.local);
+    sleep(ms(2_000)).await;
+    assert_eq!(abandoned(), 0, "the later answer is about the probe in use");
+    // One that the request does not use is given back.
+    *others[0].deciding.lock() = Deciding::ProbeAfter(ms(300));
+    *home.deciding.lock() = Deciding::To("c1");
+    let answer = setting.decide(CAPPED).await;
+    assert!(!dispatched(&answer).attempt.probe);
+    until("the probe is given back", || abandoned() == 1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_control_plane_alone_gives_out_probes() {
+    let (setting, replica) = setting(Deciding::Hangs).await;
+    // What it hears of failures it does not tell, so that the breaker is known here alone.
+    replica.acknowledges.store(false, Ordering::Relaxed);
+    // Its clock stands still; without its beat ours goes on.
+    replica.beats.store(false, Ordering::Relaxed);
+    for _ in 0..3 {
+        setting.reports("a1", 500, true);
+    }
+    sleep(ms(61_000)).await;
+    let answer = setting.decide(FREE).await;
+    assert!(answer.local);
+    assert_eq!(connection(&answer), "b1", "another target needs no probe");
+    *replica.deciding.lock() = Deciding::ProbeAfter(ms(400));
+    let answer = setting.decide("a/m").await;
+    assert!(!answer.local, "{answer:?}");
+    assert!(dispatched(&answer).attempt.probe);
+    assert_eq!(setting.client.metrics().local_probes.get(), 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,7 +6,9 @@ use tidegate_core::ids::{AttemptId, ConnectionId, ProviderId};
 use tidegate_core::outcome::AttemptOutcome;
 use tidegate_core::routing::relay::{HandoffName, Note, Terms};
 use tidegate_core::time::Timestamp;
-use tidegate_plane_client::{Answer, Ask, Observation, PlaneClient, Snapshot, Success, Usage};
+use tidegate_plane_client::{
+    Answer, Ask, Observation, PermitWait, PermitWaited, PlaneClient, Snapshot, Success, Usage,
+};
 
 use super::ControlPort;
 
@@ -25,6 +27,10 @@ impl ControlPort for PlaneClient {
 
     async fn decide(&self, ask: Ask) -> Answer {
         Self::decide(self, ask).await
+    }
+
+    async fn await_permit(&self, attempt: AttemptId, wait: &PermitWait) -> PermitWaited {
+        Self::await_permit(self, attempt, wait).await
     }
 
     fn report(&self, report: AttemptOutcome, urgent: bool) {

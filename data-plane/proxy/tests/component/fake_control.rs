@@ -22,9 +22,11 @@ use tidegate_core::telemetry::NoTelemetry;
 use tidegate_core::time::Timestamp;
 use tidegate_core::version::Version;
 use tidegate_plane_client::{
-    Answer, Ask, Credential, Deadlines, Dispatch, Observation, Snapshot, Step, Success, Usage,
+    Answer, Ask, Credential, Deadlines, Dispatch, Observation, PermitWait, PermitWaited, Snapshot,
+    Step, Success, Usage,
 };
 use tidegate_proxy::ControlPort;
+use tokio::sync::Notify;
 
 /// See the module's documentation.
 pub(crate) struct FakeControl {
@@ -39,6 +41,10 @@ pub(crate) struct FakeControl {
     pub(crate) silent: AtomicBool,
     /// Decisions panic.
     pub(crate) panics: AtomicBool,
+    /// After a failure a permit of `two-a` is to be waited for.
+    pub(crate) is_full: AtomicBool,
+    /// Ends a wait for a permit.
+    pub(crate) freed: Notify,
 }
 
 #[derive(Default)]
@@ -57,6 +63,10 @@ pub(crate) struct Heard {
     pub(crate) released: Vec<AttemptId>,
     /// What each question said it replaces.
     pub(crate) replaced: Vec<Option<AttemptId>>,
+    /// The attempt of each question, and the connection whose permit it had waited for.
+    pub(crate) asked: Vec<(AttemptId, Option<ConnectionId>)>,
+    /// The attempt of each wait for a permit.
+    pub(crate) awaited: Vec<AttemptId>,
     pub(crate) asks: u64,
 }
 
@@ -128,6 +138,8 @@ impl FakeControl {
             attempts: AtomicU64::new(0),
             silent: AtomicBool::new(false),
             panics: AtomicBool::new(false),
+            is_full: AtomicBool::new(false),
+            freed: Notify::new(),
         }
     }
 
@@ -188,8 +200,19 @@ impl FakeControl {
             }
             _ => false,
         };
+        let is_full = self.is_full.load(Ordering::Relaxed) && !so_far.attempts.is_empty();
+        let decision = if is_full && ask.waited.granted.is_none() {
+            Step::AwaitPermit(Box::new(PermitWait {
+                provider: ProviderId::new("two").unwrap(),
+                connection: ConnectionId::new("two-a").unwrap(),
+                limit: Duration::from_secs(30),
+                ticket: Vec::new(),
+            }))
+        } else {
+            self.step(ask, decision)
+        };
         Answer {
-            decision: self.step(ask, decision),
+            decision,
             classification: prior.as_ref().map(|prior| prior.classification.clone()),
             failed_at: prior.map_or(now, |prior| prior.failed_at),
             next_target_same_provider,
@@ -203,7 +226,6 @@ impl FakeControl {
             Decision::Wait(wait) => Step::Wait {
                 kind: wait.kind,
                 wait: Duration::from_millis(wait.wait_ms),
-                ticket: Vec::new(),
             },
             Decision::Reject(rejection) => Step::Reject(rejection),
             Decision::Plan(plan) => Step::Plan(plan),
@@ -291,10 +313,18 @@ impl ControlPort for FakeControl {
     async fn decide(&self, ask: Ask) -> Answer {
         self.heard.lock().asks += 1;
         self.heard.lock().replaced.push(ask.replaces);
+        let asked = (ask.attempt, ask.waited.granted.clone());
+        self.heard.lock().asked.push(asked);
         if self.silent.load(Ordering::Relaxed) {
             std::future::pending::<()>().await;
         }
         self.decide_now(&ask)
+    }
+
+    async fn await_permit(&self, attempt: AttemptId, _wait: &PermitWait) -> PermitWaited {
+        self.heard.lock().awaited.push(attempt);
+        self.freed.notified().await;
+        PermitWaited::Granted
     }
 
     fn report(&self, report: AttemptOutcome, urgent: bool) {

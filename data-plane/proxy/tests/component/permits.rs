@@ -1,10 +1,13 @@
 //! A permit ends with the body of its attempt, however that ends, and once.
 
+use std::sync::atomic::Ordering;
+
 use http_body_util::BodyExt as _;
+use serde_json::json;
 use tidegate_core::ids::AttemptId;
 use tidegate_fake_upstream::{Mode, Selector};
 
-use crate::bench::{Bench, LIMIT, chat};
+use crate::bench::{Bench, LIMIT, Options, chat};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -95,4 +98,54 @@ async fn a_request_that_fails_for_good_gives_everything_back() {
     assert_eq!(reply.status, 503);
     assert_eq!(replaced(&bench), [None, Some(1), Some(2)]);
     until_released(&bench, &[1, 2]).await;
+}
+
+#[tokio::test]
+async fn a_failure_is_told_before_a_permit_is_waited_for() {
+    let bench = Bench::start().await;
+    bench.control.is_full.store(true, Ordering::Relaxed);
+    bench.one.set_default(Mode::status(503));
+    let body = chat("duo", false);
+    let told = async {
+        bench
+            .until("the wait", |bench| {
+                !bench.control.heard().awaited.is_empty()
+            })
+            .await;
+        let told = bench.control.outcomes();
+        // Nor does the attempt that failed hold its permit meanwhile.
+        until_released(&bench, &[1]).await;
+        bench.control.freed.notify_one();
+        told
+    };
+    let (reply, told) = tokio::join!(bench.client.post(CHAT, &body), told);
+    assert_eq!(reply.status, 200);
+    assert_eq!(told.len(), 1, "{told:?}");
+    // The wait has an attempt of its own, which is sent.
+    let heard = bench.control.heard();
+    let asked: Vec<_> = heard
+        .asked
+        .iter()
+        .map(|(attempt, granted)| (attempt.number, granted.as_ref().map(|it| it.as_str())))
+        .collect();
+    assert_eq!(asked, [(1, None), (2, None), (3, Some("two-a"))]);
+    assert_eq!(heard.awaited, [heard.asked[2].0]);
+    until_released(&bench, &[1, 3]).await;
+}
+
+#[tokio::test]
+async fn nobody_keeps_a_permit_while_the_list_waits_to_be_repeated() {
+    let bench = Bench::start_with(Options {
+        combo: json!({"maxSetRetries": 1, "setRetryDelayMs": 300}),
+        settings: json!({"connectionCooldown": {"apikey": {"baseCooldownMs": 0}}}),
+        ..Options::default()
+    })
+    .await;
+    for upstream in [&bench.one, &bench.two] {
+        upstream.set(Selector::any(), [Mode::status(503)]);
+    }
+    let reply = bench.client.post(CHAT, &chat("duo", false)).await;
+    assert_eq!(reply.status, 200);
+    assert_eq!(replaced(&bench), [None, Some(1), Some(2), None]);
+    until_released(&bench, &[1, 2, 4]).await;
 }

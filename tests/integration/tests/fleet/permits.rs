@@ -155,6 +155,62 @@ async fn a_burst_on_a_busy_machine_keeps_to_the_cap() -> Result<()> {
 }
 
 #[tokio::test]
+async fn the_cap_holds_while_control_planes_stop_and_go_on() -> Result<()> {
+    const CLIENTS: usize = 8;
+    const EACH: usize = 10;
+    let stopped = Duration::from_millis(150);
+    let world = capped(1, "round-robin", "queueDepth: 100").await?;
+    let latency = Mode::Latency {
+        before: Duration::from_millis(20),
+    };
+    world.one.set(one_a(), latency);
+    let mut clients = tokio::task::JoinSet::new();
+    for client in 0..CLIENTS {
+        let addr = world.data_plane(client % 2)?;
+        clients.spawn(async move {
+            let mut served = 0;
+            for _ in 0..EACH {
+                let answer = chat(addr, "only").await?;
+                ensure!([200, 429].contains(&answer.status.as_u16()), "{answer:?}");
+                served += u64::from(answer.status == 200);
+            }
+            Ok(served)
+        });
+    }
+    for replica in world.fleet.control_planes.iter().cycle().take(8) {
+        replica.process.pause()?;
+        tokio::time::sleep(stopped).await;
+        replica.process.resume()?;
+        tokio::time::sleep(stopped).await;
+    }
+    let mut served = 0;
+    while let Some(ended) = clients.join_next().await {
+        served += ended??;
+    }
+    let log = world.one.log();
+    assert!(served > 0);
+    assert_eq!(log.count(&one_a()), served);
+    assert_eq!(log.most_at_once(&one_a()), 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_wait_ends_with_the_time_of_its_request() -> Result<()> {
+    let world = capped(1, "round-robin", "comboTimeoutMs: 1000").await?;
+    let gate = Gate::new();
+    world.one.set(one_a(), held_at(&gate));
+    let first = send(&world, 0, "only")?;
+    reaches(&world, 1).await?;
+    // Not after `queueTimeoutMs`, which is longer than tests wait.
+    let second = send(&world, 1, "also")?.answer().await?;
+    assert_eq!(second.status, 504, "{second:?}");
+    assert_eq!(second.json()["error"]["code"], "COMBO_TIMEOUT");
+    gate.open();
+    first.answer().await?;
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_full_account_is_passed_over_and_named() -> Result<()> {
     let world = capped(1, "priority", "").await?;
     let gate = Gate::new();

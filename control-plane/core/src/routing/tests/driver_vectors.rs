@@ -169,7 +169,7 @@ fn vector_routing_x8() {
         journey.waits,
         [Wait {
             wait_ms: 2_000,
-            kind: WaitKind::RetryDelay
+            kind: WaitKind::FallbackDelay
         }]
     );
     assert_eq!(journey.rejection().attempted, 4);

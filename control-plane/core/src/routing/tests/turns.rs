@@ -87,13 +87,22 @@ fn behind_an_open_breaker_no_account_has_a_turn() {
 }
 
 #[rstest]
-#[case::before_a_retry(json!({"maxRetries": 1, "retryDelayMs": 1_000}), 2)]
-#[case::before_the_next_target(json!({"maxRetries": 0, "fallbackDelayMs": 1_000}), 2)]
+#[case::before_a_retry(
+    json!({"maxRetries": 1, "retryDelayMs": 1_000}),
+    2,
+    WaitKind::RetryDelay
+)]
+#[case::before_the_next_target(
+    json!({"maxRetries": 0, "fallbackDelayMs": 1_000}),
+    2,
+    WaitKind::FallbackDelay
+)]
 #[case::before_a_repeat_of_the_list(
     json!({"maxRetries": 0, "maxSetRetries": 1, "setRetryDelayMs": 1_000}),
-    4
+    4,
+    WaitKind::FallbackDelay
 )]
-fn who_waits_takes_none(#[case] config: Value, #[case] failures: usize) {
+fn who_waits_takes_none(#[case] config: Value, #[case] failures: usize, #[case] kind: WaitKind) {
     let cools_down = config.get("fallbackDelayMs").is_some();
     let mut world = world("priority", config);
     if !cools_down {
@@ -109,7 +118,7 @@ fn who_waits_takes_none(#[case] config: Value, #[case] failures: usize) {
         let Decision::Wait(wait) = decision else {
             panic!("{decision:?}");
         };
-        assert_eq!(wait.kind, WaitKind::RetryDelay);
+        assert_eq!(wait.kind, kind);
         world.now = world.now.plus_ms(wait.wait_ms);
     });
     assert_eq!(took, [0, 0, 0]);

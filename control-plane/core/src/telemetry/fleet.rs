@@ -18,6 +18,8 @@ pub struct Fleet {
     as_of: Timestamp,
     combos: BTreeMap<ComboName, Combo>,
     connections: BTreeMap<ConnectionId, Connection>,
+    /// Kept apart: that something is under way on a connection does not mean that there is room to count it.
+    in_flight: BTreeMap<ConnectionId, u32>,
     tool_limits: BTreeMap<ProviderId, u32>,
     sessions: BTreeMap<String, ConnectionId>,
     /// There are as many targets, or connections, as there is room for: of others nothing is known.
@@ -39,13 +41,12 @@ struct Target {
     adaptation_until: Option<Timestamp>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Connection {
     requests: u64,
     models: BTreeMap<ModelId, Performance>,
     quota: Option<Arc<QuotaSnapshot>>,
     told: Told,
-    in_flight: u32,
 }
 
 impl Fleet {
@@ -88,8 +89,8 @@ impl Fleet {
         let fresh = |at: Timestamp| now.ms_since(at) < LOAD_MS;
         for load in sum.planes.into_values().filter(|load| fresh(load.at)) {
             for (id, count) in load.connections {
-                let connection = fleet.connections.entry(id).or_default();
-                connection.in_flight = connection.in_flight.saturating_add(count);
+                let under_way = fleet.in_flight.entry(id).or_default();
+                *under_way = under_way.saturating_add(count);
             }
         }
         let limits = sum.tool_limits.into_iter();
@@ -153,7 +154,6 @@ fn connection(past: ConnectionPast, now: Timestamp) -> Connection {
             .into_iter()
             .filter_map(|(model, track)| Some((model, track.recent(now)?)))
             .collect(),
-        in_flight: 0,
     }
 }
 
@@ -187,9 +187,7 @@ impl Telemetry for Fleet {
     }
 
     fn in_flight(&self, connection: &ConnectionId) -> u32 {
-        self.connections
-            .get(connection)
-            .map_or(0, |connection| connection.in_flight)
+        self.in_flight.get(connection).copied().unwrap_or(0)
     }
 
     fn quota(&self, connection: &ConnectionId) -> Option<Arc<QuotaSnapshot>> {

@@ -85,6 +85,26 @@ fn the_first_part_has_its_room_first_and_what_has_none_is_told() {
 }
 
 #[test]
+fn what_is_under_way_on_a_connection_makes_no_room_to_count_it() {
+    let load = PlaneLoad {
+        number: 1,
+        at: NOW,
+        connections: BTreeMap::from([(account(0), 1), (account(77), 2)]),
+    };
+    let load = Aggregate {
+        planes: BTreeMap::from([(PlaneIncarnation(1), load)]),
+        ..Aggregate::default()
+    };
+    let fleet = Fleet::of([served(0..4, NOW), load], &few(), NOW);
+    let seen = |number| {
+        let account = account(number);
+        let left_out = fleet.leaves_out_connection(&account);
+        (left_out, fleet.in_flight(&account))
+    };
+    assert_eq!([0, 1, 77].map(seen), [(false, 1), (false, 0), (true, 2)]);
+}
+
+#[test]
 fn where_there_is_room_what_is_not_known_did_not_happen() {
     let fleet = Fleet::of([served(0..3, NOW)], &few(), NOW);
     assert_eq!(fleet.left_out(), &Refused::default());

@@ -46,6 +46,8 @@ pub struct QuotaWindow {
     pub used: Finite,
     /// When the window begins anew.
     pub resets_at: Option<Timestamp>,
+    /// When this was true, where that was before the moment of its snapshot.
+    pub observed_at: Option<Timestamp>,
 }
 
 /// What is known of an account's quotas (decision 39).
@@ -64,11 +66,13 @@ pub struct QuotaSnapshot {
     pub used: Option<Finite>,
     /// When everything begins anew, where no window is named.
     pub resets_at: Option<Timestamp>,
+    /// When `used` and `resets_at` were true, where that was before the moment of the snapshot.
+    pub unnamed_observed_at: Option<Timestamp>,
     /// The provider says that the limit is reached.
     pub limit_reached: bool,
     /// The quota was asked for and could not be read.
     pub unreadable: bool,
-    /// When this was true.
+    /// When this was true; of windows that have a moment of their own, that.
     pub observed_at: Timestamp,
 }
 

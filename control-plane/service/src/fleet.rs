@@ -180,6 +180,7 @@ impl Gatherer {
             }
         }
         known.retain(|_, quota| quota::counts(quota, now));
+        known.values_mut().for_each(|quota| quota.forget(now));
         known
     }
 

@@ -15,6 +15,7 @@ pub fn to_proto(quota: &QuotaSnapshot) -> common::QuotaSnapshot {
     let window = |window: &QuotaWindow| common::QuotaWindow {
         used: window.used.get(),
         resets_at_unix_ms: window.resets_at.map(|at| at.0),
+        observed_at_unix_ms: window.observed_at.map(|at| at.0),
     };
     common::QuotaSnapshot {
         session: quota.session.as_ref().map(window),
@@ -33,6 +34,7 @@ pub fn to_proto(quota: &QuotaSnapshot) -> common::QuotaSnapshot {
         limit_reached: quota.limit_reached,
         unreadable: quota.unreadable,
         observed_at_unix_ms: quota.observed_at.0,
+        unnamed_observed_at_unix_ms: quota.unnamed_observed_at.map(|at| at.0),
     }
 }
 
@@ -61,6 +63,7 @@ pub fn from_proto(quota: common::QuotaSnapshot) -> Result<QuotaSnapshot, WireErr
         limit_reached: quota.limit_reached,
         unreadable: quota.unreadable,
         observed_at: Timestamp(quota.observed_at_unix_ms),
+        unnamed_observed_at: quota.unnamed_observed_at_unix_ms.map(Timestamp),
     })
 }
 
@@ -73,6 +76,7 @@ fn window(
             Ok(QuotaWindow {
                 used: share(field, window.used)?,
                 resets_at: window.resets_at_unix_ms.map(Timestamp),
+                observed_at: window.observed_at_unix_ms.map(Timestamp),
             })
         })
         .transpose()

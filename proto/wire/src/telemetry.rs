@@ -391,11 +391,13 @@ mod tests {
         let window = QuotaWindow {
             used: Finite::new(0.5).unwrap(),
             resets_at: Some(NOW),
+            observed_at: Some(NOW.minus_ms(1)),
         };
         let seen = QuotaSnapshot {
             session: Some(window),
             weekly_by_model: vec![(ModelId::new("m").unwrap(), window)],
             used: Some(Finite::ONE),
+            unnamed_observed_at: Some(NOW.minus_ms(2)),
             limit_reached: true,
             observed_at: NOW,
             ..QuotaSnapshot::default()

@@ -16,6 +16,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::mem;
 
+use crate::ids::ModelId;
 use crate::time::Timestamp;
 
 use super::{QuotaSnapshot, QuotaWindow};
@@ -56,79 +57,151 @@ pub fn add(told: &mut Told, source: QuotaSource, quota: QuotaSnapshot) {
     *held = merged(mem::take(held), quota);
 }
 
-/// What is known at `now` when all of these were told: the newest counts, and of windows that it does not name the
-/// newest that does. Answers often tell the limits of a minute and nothing of the week.
+/// What is known at `now` when all of these were told: of each window what was told of it last. Answers often tell the
+/// limits of a minute and nothing of the week.
 #[must_use]
 pub fn combined(
     quotas: impl IntoIterator<Item = QuotaSnapshot>,
     now: Timestamp,
 ) -> Option<QuotaSnapshot> {
-    let mut quotas: Vec<QuotaSnapshot> = quotas.into_iter().collect();
-    quotas.sort_by_key(|quota| Reverse(quota.observed_at));
-    for quota in &mut quotas {
-        // A share without a window says nothing once it has begun anew.
-        if quota.resets_at.is_some_and(|end| end <= now) && quota.used.is_some() {
-            quota.used = None;
-            quota.resets_at = None;
-        }
-    }
-    let mut quotas = quotas.into_iter();
-    let mut known = quotas.next()?;
-    for older in quotas {
-        known.fill_in(older);
+    let mut known = quotas.into_iter().reduce(merged)?;
+    known.forget(now);
+    // A share without a window says nothing once it has begun anew.
+    if known.resets_at.is_some_and(|end| end <= now) && known.used.is_some() {
+        known.used = None;
+        known.resets_at = None;
     }
     Some(known)
 }
 
-/// What is kept of two that one source told: the newer one, and of windows that it does not name those of the other one
-/// that had not begun anew by then. Where the end of a window is not known, only its own snapshot tells its age.
+/// What is kept of two: of each window what was told of it last, and of the rest what the newer one says. It makes no
+/// difference which is which, nor in which order many are merged: so nothing is dropped here that an older one could
+/// bring back, also not what has begun anew ([`QuotaSnapshot::forget`]).
 #[must_use]
 pub fn merged(one: QuotaSnapshot, two: QuotaSnapshot) -> QuotaSnapshot {
-    let (mut older, mut newer) = if one.observed_at <= two.observed_at {
+    let (older, newer) = if one.observed_at <= two.observed_at {
         (one, two)
     } else {
         (two, one)
     };
-    let goes_on = |end: Option<Timestamp>| end.is_some_and(|end| end > newer.observed_at);
-    let stands = |window: &QuotaWindow| goes_on(window.resets_at);
-    older.session = older.session.filter(stands);
-    older.weekly = older.weekly.filter(stands);
-    older.monthly = older.monthly.filter(stands);
-    older.weekly_by_model.retain(|(_, window)| stands(window));
-    if !goes_on(older.resets_at) {
-        older.used = None;
-        older.resets_at = None;
+    let at = newer.observed_at;
+    let (mut older, mut newer) = (older.dated(), newer.dated());
+    newer.session = told_last(older.session, newer.session);
+    newer.weekly = told_last(older.weekly, newer.weekly);
+    newer.monthly = told_last(older.monthly, newer.monthly);
+    newer.weekly_by_model = of_models(older.weekly_by_model, newer.weekly_by_model);
+    let newer_tells = newer.used.is_some() || newer.resets_at.is_some();
+    let older_tells = older.used.is_some() || older.resets_at.is_some();
+    let is_last = older_tells && older.unnamed_observed_at > newer.unnamed_observed_at;
+    if is_last || (older_tells && !newer_tells) {
+        mem::swap(&mut newer.used, &mut older.used);
+        mem::swap(&mut newer.resets_at, &mut older.resets_at);
+        newer.unnamed_observed_at = older.unnamed_observed_at;
     }
-    newer.fill_in(older);
-    newer
+    newer.undated(at)
+}
+
+fn told_last(older: Option<QuotaWindow>, newer: Option<QuotaWindow>) -> Option<QuotaWindow> {
+    match (older, newer) {
+        (Some(older), Some(newer)) if older.observed_at > newer.observed_at => Some(older),
+        (older, newer) => newer.or(older),
+    }
+}
+
+/// The same of the windows of models. Of too many those that were told last stay.
+fn of_models(
+    older: Vec<(ModelId, QuotaWindow)>,
+    newer: Vec<(ModelId, QuotaWindow)>,
+) -> Vec<(ModelId, QuotaWindow)> {
+    let mut windows: BTreeMap<ModelId, QuotaWindow> = BTreeMap::new();
+    for (model, window) in older.into_iter().chain(newer) {
+        let last = told_last(windows.get(&model).copied(), Some(window));
+        windows.extend(last.map(|last| (model, last)));
+    }
+    let mut windows: Vec<_> = windows.into_iter().collect();
+    if windows.len() > MAX_MODEL_WINDOWS {
+        windows.sort_by_key(|(_, window)| Reverse(window.observed_at));
+        windows.truncate(MAX_MODEL_WINDOWS);
+        windows.sort_by(|(one, _), (two, _)| one.cmp(two));
+    }
+    windows
 }
 
 impl QuotaSnapshot {
-    /// Takes from an older one what this one does not name.
-    fn fill_in(&mut self, older: Self) {
-        self.session = self.session.or(older.session);
-        self.weekly = self.weekly.or(older.weekly);
-        self.monthly = self.monthly.or(older.monthly);
-        for (model, window) in older.weekly_by_model {
-            let is_new = self
-                .weekly_by_model
-                .iter()
-                .all(|(named, _)| *named != model);
-            if is_new && self.weekly_by_model.len() < MAX_MODEL_WINDOWS {
-                self.weekly_by_model.push((model, window));
-            }
+    /// Drops what was told of a window too long before `now`.
+    pub fn forget_old(&mut self, now: Timestamp) {
+        self.retain(|at, _| now.ms_since(at) < QUOTA_MS);
+    }
+
+    /// Drops what no longer counts at `now`: what is too old, and of windows that were told before the newest those that
+    /// had begun anew by then.
+    pub fn forget(&mut self, now: Timestamp) {
+        self.forget_old(now);
+        let newest = self.observed_at;
+        self.retain(|at, end| at >= newest || end.is_none_or(|end| end > newest));
+    }
+
+    /// Keeps the windows for which this holds, by the moment they were told at and by their end.
+    fn retain(&mut self, stands: impl Fn(Timestamp, Option<Timestamp>) -> bool) {
+        let newest = self.observed_at;
+        let stands = |at: Option<Timestamp>, end| stands(at.unwrap_or(newest), end);
+        let window_stands = |window: &QuotaWindow| stands(window.observed_at, window.resets_at);
+        self.session = self.session.filter(window_stands);
+        self.weekly = self.weekly.filter(window_stands);
+        self.monthly = self.monthly.filter(window_stands);
+        self.weekly_by_model
+            .retain(|(_, window)| window_stands(window));
+        if !stands(self.unnamed_observed_at, self.resets_at) {
+            self.used = None;
+            self.resets_at = None;
+            self.unnamed_observed_at = None;
         }
-        if self.used.is_none() && self.resets_at.is_none() {
-            self.used = older.used;
-            self.resets_at = older.resets_at;
+    }
+
+    /// Takes moments after `latest` for that.
+    pub fn end_at(&mut self, latest: Timestamp) {
+        self.observed_at = self.observed_at.min(latest);
+        for at in self.moments() {
+            *at = at.map(|at| at.min(latest));
         }
+    }
+
+    /// Each window with the moment that it was told at.
+    fn dated(mut self) -> Self {
+        let all = self.observed_at;
+        for at in self.moments() {
+            *at = at.or(Some(all));
+        }
+        self
+    }
+
+    /// The reverse: only what was told before the snapshot's own moment has one of its own.
+    fn undated(mut self, all: Timestamp) -> Self {
+        let tells = self.used.is_some() || self.resets_at.is_some();
+        for at in self.moments() {
+            *at = at.filter(|at| *at != all);
+        }
+        if !tells {
+            self.unnamed_observed_at = None;
+        }
+        self
+    }
+
+    fn moments(&mut self) -> impl Iterator<Item = &mut Option<Timestamp>> {
+        let of_all = [&mut self.session, &mut self.weekly, &mut self.monthly];
+        let of_models = self.weekly_by_model.iter_mut();
+        of_all
+            .into_iter()
+            .flatten()
+            .chain(of_models.map(|(_, window)| window))
+            .map(|window| &mut window.observed_at)
+            .chain([&mut self.unnamed_observed_at])
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::ModelId;
     use crate::number::Finite;
     use crate::telemetry::QuotaWindow;
 
@@ -138,6 +211,7 @@ mod tests {
         QuotaWindow {
             used: Finite::new(used).unwrap(),
             resets_at: Some(NOW.plus_ms(1_000)),
+            observed_at: None,
         }
     }
 
@@ -145,6 +219,13 @@ mod tests {
         QuotaSnapshot {
             observed_at: NOW.plus_ms(observed_ms),
             ..QuotaSnapshot::default()
+        }
+    }
+
+    fn told_at(observed_ms: u64, window: QuotaWindow) -> QuotaWindow {
+        QuotaWindow {
+            observed_at: Some(NOW.plus_ms(observed_ms)),
+            ..window
         }
     }
 
@@ -169,14 +250,59 @@ mod tests {
             ..at(999)
         };
         let expected = QuotaSnapshot {
-            weekly: Some(window(1.0)),
-            weekly_by_model: vec![(model, window(0.7))],
+            weekly: Some(told_at(0, window(1.0))),
+            monthly: Some(told_at(0, endless)),
+            weekly_by_model: vec![(model, told_at(0, window(0.7)))],
             ..minute
         };
         assert_eq!(merged(subscription.clone(), minute.clone()), expected);
         assert_eq!(merged(minute, subscription.clone()), expected);
-        let late = at(1_000);
-        assert_eq!(merged(subscription, late.clone()), late);
+        let mut later = merged(subscription, at(1_000));
+        later.forget(NOW.plus_ms(1_000));
+        let expected = QuotaSnapshot {
+            monthly: Some(told_at(0, endless)),
+            ..at(1_000)
+        };
+        assert_eq!(later, expected, "what has begun anew is over");
+        later.forget(NOW.plus_ms(QUOTA_MS));
+        assert_eq!(later, at(1_000), "what nobody tells anew is over");
+    }
+
+    #[test]
+    fn each_window_counts_by_its_own_moment_however_parts_are_merged() {
+        let week = |used, observed_ms| QuotaSnapshot {
+            weekly: Some(window(used)),
+            ..at(observed_ms)
+        };
+        let parts = [week(0.2, 0), week(0.9, 3), at(5)];
+        let expected = QuotaSnapshot {
+            weekly: Some(told_at(3, window(0.9))),
+            ..at(5)
+        };
+        for order in [[0, 1, 2], [0, 2, 1], [1, 2, 0], [2, 0, 1]] {
+            let parts = order.map(|index: usize| parts[index].clone());
+            assert_eq!(parts.into_iter().reduce(merged), Some(expected.clone()));
+        }
+    }
+
+    #[test]
+    fn a_window_that_goes_on_from_old_headers_does_not_hide_what_was_fetched_since() {
+        let minute = |observed_ms| QuotaSnapshot {
+            used: Some(Finite::new(0.5).unwrap()),
+            ..at(observed_ms)
+        };
+        let monday = QuotaSnapshot {
+            weekly: Some(window(0.2)),
+            ..at(0)
+        };
+        let fetched = QuotaSnapshot {
+            weekly: Some(window(0.95)),
+            ..at(10)
+        };
+        let headers = merged(monday, minute(20));
+        let known = combined([headers, fetched], NOW.plus_ms(20)).unwrap();
+        assert_eq!(known.weekly, Some(told_at(10, window(0.95))));
+        assert_eq!(known.used, minute(20).used);
     }
 
     #[test]
@@ -209,7 +335,11 @@ mod tests {
         };
         let known = combined([fetched.clone(), seen.clone()], NOW).unwrap();
         assert_eq!(known.session, Some(window(0.3)));
-        assert_eq!(known.weekly, Some(window(0.9)));
+        let weekly = QuotaWindow {
+            observed_at: Some(fetched.observed_at),
+            ..window(0.9)
+        };
+        assert_eq!(known.weekly, Some(weekly));
         assert_eq!(known.used, seen.used);
         assert!(!known.limit_reached);
         let later = combined([seen, fetched], NOW.plus_ms(60_000)).unwrap();

@@ -60,6 +60,7 @@ async fn set(
     let window = |window: QuotaWindow| common::QuotaWindow {
         used: window.used,
         resets_at_unix_ms: window.reset.and_then(|reset| reset.unix_ms(now)),
+        observed_at_unix_ms: None,
     };
     let unnamed = used.map(window);
     let quota = common::QuotaSnapshot {
@@ -78,6 +79,7 @@ async fn set(
         limit_reached,
         unreadable: false,
         observed_at_unix_ms: observed_at.and_then(unix_ms).unwrap_or_default(),
+        unnamed_observed_at_unix_ms: None,
     };
     let (service, request) = client.call(ReportQuotaRequest {
         connection,
@@ -141,6 +143,7 @@ fn unnamed(quota: &common::QuotaSnapshot) -> Option<common::QuotaWindow> {
     Some(common::QuotaWindow {
         used: quota.used?,
         resets_at_unix_ms: quota.resets_at_unix_ms,
+        observed_at_unix_ms: quota.unnamed_observed_at_unix_ms,
     })
 }
 
@@ -210,6 +213,7 @@ mod tests {
         let window = |used, resets_at_unix_ms| common::QuotaWindow {
             used,
             resets_at_unix_ms,
+            observed_at_unix_ms: None,
         };
         let quota = common::QuotaSnapshot {
             session: Some(window(0.25, Some(1_000))),

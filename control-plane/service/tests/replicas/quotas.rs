@@ -23,6 +23,7 @@ fn weekly(used: f64) -> common::QuotaSnapshot {
     let window = common::QuotaWindow {
         used,
         resets_at_unix_ms: Some(now_ms() + HOUR_MS),
+        observed_at_unix_ms: None,
     };
     common::QuotaSnapshot {
         weekly: Some(window),
@@ -135,6 +136,7 @@ async fn what_makes_no_sense_is_refused_with_its_member() {
         session: Some(common::QuotaWindow {
             used: 0.5,
             resets_at_unix_ms: Some(now_ms() - 1),
+            observed_at_unix_ms: None,
         }),
         ..common::QuotaSnapshot::default()
     };

@@ -32,6 +32,7 @@ fn window(used: f64, resets_in_ms: Option<u64>) -> QuotaWindow {
     QuotaWindow {
         used: Finite::new(used).unwrap(),
         resets_at: resets_in_ms.map(|ms| NOW.plus_ms(ms)),
+        observed_at: None,
     }
 }
 

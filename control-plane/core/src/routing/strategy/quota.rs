@@ -36,7 +36,8 @@ pub(in crate::routing) struct Window {
 
 impl Window {
     fn of(window: &QuotaWindow, length_ms: u64, quota: &QuotaSnapshot) -> Self {
-        let lapses_at = quota.observed_at.plus_ms(length_ms);
+        let seen_at = window.observed_at.unwrap_or(quota.observed_at);
+        let lapses_at = seen_at.plus_ms(length_ms);
         Self {
             used: window.used.get().clamp(0.0, 1.0),
             resets_at: window.resets_at,
@@ -100,6 +101,7 @@ pub(super) fn everything(quota: &QuotaSnapshot) -> Option<Window> {
     let window = QuotaWindow {
         used: quota.used?,
         resets_at: quota.resets_at,
+        observed_at: quota.unnamed_observed_at,
     };
     Some(Window::of(&window, longest_ms(quota), quota))
 }

@@ -51,6 +51,7 @@ fn window(used: f64, left_ms: u64) -> QuotaWindow {
     QuotaWindow {
         used: finite(used),
         resets_at: Some(NOW.plus_ms(left_ms)),
+        observed_at: None,
     }
 }
 
@@ -59,5 +60,6 @@ fn past_window(used: f64, ago_ms: u64) -> QuotaWindow {
     QuotaWindow {
         used: finite(used),
         resets_at: Some(NOW.minus_ms(ago_ms)),
+        observed_at: None,
     }
 }

@@ -326,6 +326,7 @@ fn used(share: f64, resets_in_ms: Option<u64>) -> QuotaWindow {
     QuotaWindow {
         used: Finite::new(share).unwrap(),
         resets_at: resets_in_ms.map(|ms| START.plus_ms(ms)),
+        observed_at: None,
     }
 }
 

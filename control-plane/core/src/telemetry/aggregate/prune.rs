@@ -34,6 +34,9 @@ impl Aggregate {
         for past in self.connections.values_mut() {
             past.models.retain(|_, track| !track.is_silent(now));
             past.quotas.retain(|_, told| quota::counts(told, now));
+            past.quotas
+                .values_mut()
+                .for_each(|told| told.forget_old(now));
         }
         let is_old = |past: &ConnectionPast| {
             past.models.is_empty() && past.quotas.is_empty() && old(past.at, COUNT_MS)
@@ -77,7 +80,7 @@ impl Aggregate {
             let tracks = past.models.values_mut();
             tracks.for_each(|track| cut(&mut track.at));
             let quotas = past.quotas.values_mut();
-            quotas.for_each(|quota| cut(&mut quota.observed_at));
+            quotas.for_each(|quota| quota.end_at(latest));
         }
         let limits = self.tool_limits.values_mut();
         limits.for_each(|learned| cut(&mut learned.at));

@@ -2,9 +2,10 @@ use proptest::prelude::*;
 use rstest::rstest;
 
 use super::*;
-use crate::telemetry::Telemetry;
+use crate::number::Finite;
 use crate::telemetry::fleet::Fleet;
 use crate::telemetry::quota::QUOTA_MS;
+use crate::telemetry::{QuotaWindow, Telemetry};
 
 const NOW: Timestamp = Timestamp(1_800_000_000_000);
 
@@ -334,6 +335,33 @@ fn moments_that_lie_ahead_are_taken_for_now() {
     assert!(shown.contains(&NOW.0.to_string()));
 }
 
+/// What one of the sources tells of some windows.
+fn quota(share: u64, windows: u32, at: Timestamp) -> (QuotaSource, QuotaSnapshot) {
+    let window = |ends_in_ms| QuotaWindow {
+        used: Finite::new(f64::from(u32::try_from(share).unwrap()) / 5_000.0).unwrap(),
+        resets_at: Some(at.plus_ms(ends_in_ms)),
+        observed_at: None,
+    };
+    let told = QuotaSnapshot {
+        session: (windows == 1).then(|| window(1_000 * share)),
+        weekly: (windows == 2).then(|| window(2_000 * share)),
+        weekly_by_model: (windows == 3)
+            .then(|| (model(), window(3_000 * share)))
+            .into_iter()
+            .collect(),
+        used: (windows == 0).then_some(Finite::ONE),
+        limit_reached: share.is_multiple_of(3),
+        observed_at: at,
+        ..QuotaSnapshot::default()
+    };
+    let source = if share.is_multiple_of(2) {
+        QuotaSource::Headers
+    } else {
+        QuotaSource::Fetched
+    };
+    (source, told)
+}
+
 fn any_part() -> impl Strategy<Value = Aggregate> {
     (0_usize..3, 0_u8..3, 0_u64..5_000, any::<bool>(), 0_u32..4).prop_map(
         |(key, verdict, age, session, tools)| {
@@ -350,9 +378,25 @@ fn any_part() -> impl Strategy<Value = Aggregate> {
             });
             part.planes = load(age % 2, key, tools, at).planes;
             part.tool_limits = limit(tools, at).tool_limits;
+            if let Some(past) = part.connections.get_mut(&account(key)) {
+                past.quotas = BTreeMap::from([quota(age, tools, at)]);
+            }
             part
         },
     )
+}
+
+/// What replicas made of two parts each.
+fn added_in_pairs(parts: Vec<Aggregate>) -> Vec<Aggregate> {
+    let sum = |pair: &[Aggregate]| {
+        let mut sum = Aggregate::default();
+        for part in pair {
+            let refused = sum.absorb(part.clone(), &Bounds::default());
+            assert_eq!(refused, Refused::default());
+        }
+        sum
+    };
+    parts.chunks(2).map(sum).collect()
 }
 
 proptest! {
@@ -360,6 +404,7 @@ proptest! {
     fn parts_give_the_same_counts_and_records_in_any_order(
         parts in prop::collection::vec(any_part(), 1..10),
         rotation in 0_usize..10,
+        pairs in any::<bool>(),
     ) {
         // Of two that say something at the same moment neither is newer.
         let mut moments: Vec<_> = parts.iter().map(|part| part.connections.values().next().unwrap().at).collect();
@@ -368,10 +413,12 @@ proptest! {
         prop_assume!(moments.len() == parts.len());
         let mut rotated = parts.clone();
         rotated.rotate_left(rotation % parts.len());
+        let rotated = if pairs { added_in_pairs(rotated) } else { rotated };
         let (one, two) = (fleet(parts, NOW), fleet(rotated, NOW));
         for key in ["a", "b", "c"] {
             prop_assert_eq!(one.target_requests(&combo(), key), two.target_requests(&combo(), key));
             prop_assert_eq!(one.in_flight(&account(key)), two.in_flight(&account(key)));
+            prop_assert_eq!(one.quota(&account(key)), two.quota(&account(key)));
         }
         prop_assert_eq!(one.last_known_good(&combo()), two.last_known_good(&combo()));
         prop_assert_eq!(one.session_connection("s"), two.session_connection("s"));

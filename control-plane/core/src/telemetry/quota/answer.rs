@@ -98,7 +98,11 @@ impl<'a> Reader<'a> {
             Some(pointer) => self.moment(name, pointer)?,
             None => None,
         };
-        Ok(Some(QuotaWindow { used, resets_at }))
+        Ok(Some(QuotaWindow {
+            used,
+            resets_at,
+            observed_at: None,
+        }))
     }
 
     fn used(

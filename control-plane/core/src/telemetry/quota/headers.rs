@@ -108,7 +108,11 @@ impl<'a> Found<'a> {
 
     fn into_snapshot(self, now: Timestamp) -> Option<QuotaSnapshot> {
         let window = |(used, resets_at): (Option<Finite>, Option<Timestamp>)| {
-            used.map(|used| QuotaWindow { used, resets_at })
+            used.map(|used| QuotaWindow {
+                used,
+                resets_at,
+                observed_at: None,
+            })
         };
         let fullest = self
             .short
@@ -232,7 +236,8 @@ mod tests {
             quota.session,
             Some(QuotaWindow {
                 used: Finite::ONE,
-                resets_at: hour
+                resets_at: hour,
+                observed_at: None,
             })
         );
         assert_eq!(quota.weekly.unwrap().used, Finite::new(0.27).unwrap());

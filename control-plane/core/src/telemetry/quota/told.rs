@@ -113,6 +113,7 @@ mod tests {
         QuotaWindow {
             used: Finite::ONE,
             resets_at: Some(resets_at),
+            observed_at: None,
         }
     }
 

@@ -65,8 +65,7 @@ prop_compose! {
             used: used.map(finite),
             session: session.map(|(used, end)| QuotaWindow {
                 used: finite(used),
-                resets_at: Some(Timestamp(end)),
-            }),
+                resets_at: Some(Timestamp(end)), observed_at: None, }),
             unreadable,
             limit_reached,
             ..QuotaSnapshot::default()

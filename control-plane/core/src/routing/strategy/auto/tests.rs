@@ -337,10 +337,12 @@ fn below_the_quota_cut_off_nobody_is_used() {
             weekly: Some(QuotaWindow {
                 used: finite(0.5),
                 resets_at: Some(NOW.plus_ms(ends_in_ms)),
+                observed_at: None,
             }),
             monthly: Some(QuotaWindow {
                 used: finite(0.2),
                 resets_at: None,
+                observed_at: None,
             }),
             ..seen()
         });
@@ -356,6 +358,7 @@ fn below_the_quota_cut_off_nobody_is_used() {
         quota.monthly = Some(QuotaWindow {
             used: finite(0.1),
             resets_at: Some(NOW.plus_ms(ends_in_ms + 20_000)),
+            observed_at: None,
         });
     }
     assert_eq!(refusal(&stage).retry_after_secs, Some(20));

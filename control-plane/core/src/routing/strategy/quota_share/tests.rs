@@ -46,6 +46,7 @@ fn window(used: f64, resets_at: Option<Timestamp>) -> QuotaWindow {
     QuotaWindow {
         used: Finite::new(used).unwrap(),
         resets_at,
+        observed_at: None,
     }
 }
 

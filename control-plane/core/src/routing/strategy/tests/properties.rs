@@ -29,7 +29,7 @@ fn moments() -> impl Generate<Value = Timestamp> {
 
 prop_compose! {
     fn windows()(used in shares(), resets_at in prop::option::of(moments())) -> QuotaWindow {
-        QuotaWindow { used, resets_at }
+        QuotaWindow { used, resets_at, observed_at: None, }
     }
 }
 

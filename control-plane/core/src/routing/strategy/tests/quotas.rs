@@ -279,6 +279,7 @@ fn endless(used: f64) -> QuotaWindow {
     QuotaWindow {
         used: finite(used),
         resets_at: None,
+        observed_at: None,
     }
 }
 

@@ -111,6 +111,7 @@ fn all_windows_and_the_limit_are_found() {
     let window = |used, resets_in_ms: Option<u64>| QuotaWindow {
         used: Finite::new(used).unwrap(),
         resets_at: resets_in_ms.map(|ms| NOW.plus_ms(ms)),
+        observed_at: None,
     };
     let expected = QuotaSnapshot {
         session: Some(window(0.06, Some(3_599_943))),

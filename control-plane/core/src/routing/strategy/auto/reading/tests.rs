@@ -204,6 +204,7 @@ fn quotas_that_are_soon_lost_are_urgent() {
     let ends_in = |ms| QuotaWindow {
         used: Finite::ZERO,
         resets_at: Some(NOW.plus_ms(ms)),
+        observed_at: None,
     };
     let reading = first(vec![Actor {
         quota: Some(QuotaSnapshot {
@@ -225,6 +226,7 @@ mod allowances {
         QuotaWindow {
             used: finite(used),
             resets_at: ends_in_ms.map(|ms| NOW.plus_ms(ms)),
+            observed_at: None,
         }
     }
 

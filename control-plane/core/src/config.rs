@@ -266,11 +266,46 @@ pub struct ComboEntry {
     pub hidden: bool,
 }
 
-impl ComboEntry {
-    /// Its order depends on which connection served it last.
+/// What an order that follows the target that served last (`routing.md` §8.15) reads of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LastServed {
+    /// Its provider: no target names an account.
+    Provider,
+    /// Its provider and account.
+    Account,
+}
+
+impl LastServed {
+    /// Whether for such an order two that served are the same.
     #[must_use]
-    pub fn follows_last_served(&self) -> bool {
-        strategy::of(self.combo.strategy).follows_last_served(&self.config)
+    pub fn is_same(
+        self,
+        one: (&ProviderId, Option<&ConnectionId>),
+        two: (&ProviderId, Option<&ConnectionId>),
+    ) -> bool {
+        match self {
+            Self::Provider => one.0 == two.0,
+            Self::Account => one == two,
+        }
+    }
+}
+
+impl ComboEntry {
+    /// What its order depends on of the target that served it last; `None`: nothing.
+    #[must_use]
+    pub fn follows_last_served(&self) -> Option<LastServed> {
+        if !strategy::of(self.combo.strategy).follows_last_served(&self.config) {
+            return None;
+        }
+        let names_account = self
+            .targets
+            .iter()
+            .any(|target| target.connection.is_some());
+        Some(if names_account {
+            LastServed::Account
+        } else {
+            LastServed::Provider
+        })
     }
 }
 

@@ -10,7 +10,7 @@
 //! as they were last, and this replica goes on adding up. **Loss:** a replica that starts takes over what its name had
 //! published; the blob of one that is gone counts for a day. A store that lost its memory gets every replica's blob
 //! anew. Nothing of it is in the durable store: what is lost is history that strategies can do without. What would make
-//! the blob larger than one may be leaves, the oldest first, and is counted.
+//! the blob larger than one may be is left out of it, the oldest first, and counted; only this replica knows of it then.
 //!
 //! **Once.** A message of a data plane carries a number and is added once by each replica, and not by one that read in
 //! another's blob that it was added. A message that went to two replicas within the second that a blob takes is added
@@ -22,18 +22,22 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use tidegate_core::config::LastServed;
 use tidegate_core::ids::{ComboName, ConnectionId, PlaneIncarnation};
-use tidegate_core::telemetry::aggregate::{Aggregate, BoundedSum, Bounds, PlaneLoad};
+use tidegate_core::telemetry::aggregate::{
+    Aggregate, BoundedSum, Bounds, LOAD_MS, PlaneLoad, Refused,
+};
 use tidegate_core::telemetry::fleet::Fleet;
 use tidegate_core::telemetry::quota::{self, QuotaSource, Told};
 use tidegate_core::telemetry::{QuotaSnapshot, Telemetry as _};
-use tidegate_core::time::Timestamp;
 use tidegate_store::hot::bounds::MAX_BLOB_BYTES;
 use tidegate_wire as wire;
 use tokio::sync::Notify;
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
 
 use crate::clock::Clock;
+use crate::config::Published;
 use crate::hot::Hot;
 use crate::telemetry::metrics::{Metrics, gauge_value};
 
@@ -47,6 +51,8 @@ const EVERY: Duration = Duration::from_millis(500);
 const EVERY_URGENT: Duration = Duration::from_millis(50);
 /// How long a blob is kept: as long as latencies count.
 const BLOB_TTL: Duration = Duration::from_secs(86_400);
+/// The fleet is made anew so often, in ms, also when nothing was heard: half as long as loads count.
+const RENEW_AFTER_MS: u64 = LOAD_MS / 2;
 /// A blob that did not change is published anew so often, so that it does not end.
 const RENEW_EVERY: Duration = Duration::from_secs(600);
 
@@ -74,6 +80,8 @@ struct Own {
     sum: BoundedSum,
     /// It changed since it was published.
     changed: bool,
+    /// It changed since the fleet was made of it.
+    is_new: bool,
     /// Numbers of the last messages of data planes that other replicas added.
     elsewhere: BTreeMap<PlaneIncarnation, u64>,
 }
@@ -102,15 +110,15 @@ impl Gatherer {
         self.fleet.load_full()
     }
 
-    /// Adds a data plane's message, unless it was added before, and what is under way there. `follows`: the combo's order
-    /// depends on which connection served last, so it is urgent that another one does.
+    /// Adds a data plane's message, unless it was added before, and what is under way there. `follows`: what the
+    /// combo's order depends on of who served last, so that it is urgent when another one does.
     pub(crate) fn add(
         &self,
         plane: PlaneIncarnation,
         number: u64,
         mut seen: Aggregate,
         under_way: BTreeMap<ConnectionId, u32>,
-        follows: impl Fn(&ComboName) -> bool,
+        follows: impl Fn(&ComboName) -> Option<LastServed>,
     ) {
         let now = self.clock.now();
         seen.end_at(now);
@@ -130,8 +138,7 @@ impl Gatherer {
             self.metrics.fleet.messages.inc();
         }
         seen.planes = BTreeMap::from([(plane, load)]);
-        let refused = own.sum.absorb(seen);
-        own.changed = true;
+        let refused = own.absorb(seen);
         drop(own);
         self.metrics.fleet.refused(&refused);
         if urgent {
@@ -155,10 +162,7 @@ impl Gatherer {
         let told = seen.connections.values().map(|past| &past.quotas);
         let newest = told.filter_map(at).max();
         let taken = at(&self.told(&connection)) <= newest;
-        let mut own = self.own.lock();
-        let refused = own.sum.absorb(seen);
-        own.changed = true;
-        drop(own);
+        let refused = self.own.lock().absorb(seen);
         self.metrics.fleet.refused(&refused);
         match refused.iter().next() {
             Some(_) => Err(Full),
@@ -184,12 +188,13 @@ impl Gatherer {
         known
     }
 
-    /// Publishes and reads for ever.
-    pub(crate) async fn run(self: Arc<Self>) {
+    /// Publishes and reads for ever, and ranks accounts by what came.
+    pub(crate) async fn run(self: Arc<Self>, config: Arc<Published>) {
         let mut others = Others::default();
         loop {
             let began = Instant::now();
             self.round(&mut others).await;
+            self.rank(&config).await;
             let urgent = async {
                 self.urgent.notified().await;
                 sleep_until(began + EVERY_URGENT).await;
@@ -198,6 +203,21 @@ impl Gatherer {
                 () = sleep_until(began + EVERY) => {}
                 () = urgent => {}
             }
+        }
+    }
+
+    /// Ranks accounts, where there are any to rank, on a thread where that may take its time.
+    async fn rank(&self, config: &Published) {
+        let Some(current) = config.current() else {
+            return;
+        };
+        if !current.counters.has_rankings() {
+            return;
+        }
+        let fleet = self.fleet();
+        let ranking = spawn_blocking(move || current.counters.rank(&current.config, &*fleet));
+        if let Err(error) = ranking.await {
+            tracing::error!(%error, "accounts were not ranked");
         }
     }
 
@@ -210,18 +230,22 @@ impl Gatherer {
     /// Publishes what changed. Not before it is known what this replica's name had published: that would be lost.
     async fn publish(&self, others: &mut Others) {
         let due = others.published_before(RENEW_EVERY);
-        let bytes = {
+        let sum = {
             let mut own = self.own.lock();
             if !others.complete || !(own.changed || due) {
                 return;
             }
             own.sum.prune(self.clock.now());
             own.changed = false;
-            let (bytes, shed) = wire::telemetry::encode_shortened(&mut own.sum, MAX_BLOB_BYTES);
-            self.metrics.fleet.shed(&shed);
             self.metrics.fleet.holds(own.sum.get());
-            bytes
+            own.sum.get().clone()
         };
+        // Only what is published is shortened: what this replica forgot would count as never used.
+        let times_before = others.times_shed.saturating_sub(1);
+        let shortened = wire::telemetry::shortened(sum, MAX_BLOB_BYTES, times_before);
+        others.times_shed = shortened.times;
+        self.metrics.fleet.shed(&shortened.shed);
+        let bytes = shortened.encode();
         let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
         self.metrics.fleet.blob_bytes.set(gauge_value(length));
         match self.hot.put_blob(&self.replica, bytes, BLOB_TTL).await {
@@ -245,7 +269,7 @@ impl Gatherer {
             let Taken { own, skipped, more } =
                 others.take(blobs, &self.replica, self.clock.now(), &self.bounds);
             if let Some(own) = own {
-                let refused = self.own.lock().sum.absorb(own);
+                let refused = self.own.lock().absorb(own);
                 self.metrics.fleet.refused(&refused);
             }
             self.metrics.fleet.blobs_skipped.inc_by(skipped);
@@ -256,19 +280,36 @@ impl Gatherer {
         }
     }
 
-    /// Puts the sum of everything in place of the last one.
-    fn renew(&self, others: &Others) {
+    /// Puts the sum of everything in place of the last one, if anything is new, or so much time has passed that some of
+    /// it is over.
+    fn renew(&self, others: &mut Others) {
         let now = self.clock.now();
         let own = {
             let mut own = self.own.lock();
-            own.elsewhere = numbers(others.sums());
+            let is_due = now.ms_since(self.fleet().as_of()) >= RENEW_AFTER_MS;
+            if !(own.is_new || others.is_new || is_due) {
+                return;
+            }
+            own.is_new = false;
+            if others.is_new {
+                own.elsewhere = numbers(others.sums());
+            }
             own.sum.get().clone()
         };
+        others.is_new = false;
         // What is told here comes first: it is the newest, and its data planes decide here.
         let parts = std::iter::once(own).chain(others.sums().cloned());
         let fleet = Fleet::of(parts, &self.bounds, now);
         self.metrics.fleet.left_out(fleet.left_out());
         self.fleet.store(Arc::new(fleet));
+    }
+}
+
+impl Own {
+    fn absorb(&mut self, part: Aggregate) -> Refused {
+        self.changed = true;
+        self.is_new = true;
+        self.sum.absorb(part)
     }
 }
 
@@ -282,23 +323,27 @@ fn numbers<'a>(sums: impl Iterator<Item = &'a Aggregate>) -> BTreeMap<PlaneIncar
     numbers
 }
 
-/// A combo whose order follows that is now served by another connection than the fleet knows, or the one it knows failed.
+/// A combo whose order follows that is now served by another one than the fleet knows, or the one it knows failed.
 fn changes_who_serves(
     seen: &Aggregate,
     fleet: &Fleet,
-    follows: impl Fn(&ComboName) -> bool,
+    follows: impl Fn(&ComboName) -> Option<LastServed>,
 ) -> bool {
-    let mut following = seen.combos.iter().filter(|(combo, _)| follows(combo));
-    following.any(|(combo, past)| {
-        let known = fleet.last_known_good(combo);
-        let connection = known.as_ref().and_then(|known| known.connection.as_ref());
-        let at = known
-            .as_ref()
-            .map_or_else(Timestamp::default, |known| known.at);
-        past.targets.values().any(|target| match &target.good {
-            Some(good) if good.at >= at => good.connection.as_ref() != connection,
+    seen.combos.iter().any(|(combo, past)| {
+        let Some(follows) = follows(combo) else {
+            return false;
+        };
+        let mut served = past.targets.values();
+        let Some(known) = fleet.last_known_good(combo) else {
+            return served.any(|target| target.good.is_some());
+        };
+        served.any(|target| match &target.good {
+            Some(good) if good.at >= known.at => {
+                let good = (&good.provider, good.connection.as_ref());
+                !follows.is_same(good, (&known.provider, known.connection.as_ref()))
+            }
             // Whether it is the one that serves is for the sum to say.
-            Some(_) | None => connection.is_some() && target.failed_at > at,
+            Some(_) | None => target.failed_at > known.at,
         })
     })
 }

@@ -307,12 +307,13 @@ impl ControlPlane {
         tasks.spawn(quotas.run());
         let own_hot = Arc::clone(&hot);
         let own_config = Arc::clone(&published);
+        let fleet_config = Arc::clone(&published);
         tasks.spawn(stop.clone().run_until_cancelled_owned(async move {
             tokio::join!(
                 schemas.run(own_hot),
                 own_config.follow_forever(),
                 recorder.adopt_credentials_forever(),
-                fleet.run(),
+                fleet.run(fleet_config),
             );
         }));
         Self {

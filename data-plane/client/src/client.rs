@@ -303,7 +303,7 @@ impl PlaneClient {
         let follows = |combo: &ComboName| {
             let combos = snapshot.as_ref().map(|snapshot| &snapshot.config.combos);
             let entry = combos.and_then(|combos| combos.get(combo));
-            entry.is_some_and(ComboEntry::follows_last_served)
+            entry.and_then(ComboEntry::follows_last_served)
         };
         self.inner.telemetry.take(observation, follows);
     }

@@ -3,9 +3,8 @@
 //! Every half second one message goes out with what was added since the last one and what is under way; at once when
 //! another target serves a combo that follows the last one that served. A message that is not taken keeps its number and
 //! is sent again as it is, while new things are added up behind it; so a control plane that took it and could not say so
-//! adds it once. One that was slow to answer is asked again before the others, which have not heard of it; when it gives
-//! no answer at all, another one gets the message, and both may add it. Everything is bounded; what has no room is
-//! dropped and counted.
+//! adds it once. Where it gives no answer in time, another one gets the message, and both may add it: that is soft data, and
+//! no more than half a second of it. Everything is bounded; what has no room is dropped and counted.
 //!
 //! The sum of this process's own is kept too, for decisions that are made here. It goes on whether anybody takes
 //! messages or not: it is read when nobody does.
@@ -18,7 +17,8 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use tidegate_core::ids::{ComboName, ConnectionId, PlaneIncarnation};
+use tidegate_core::config::LastServed;
+use tidegate_core::ids::{ComboName, ConnectionId, PlaneIncarnation, ProviderId};
 use tidegate_core::telemetry::aggregate::{
     Aggregate, BoundedSum, Bounds, End, PlaneLoad, Refused, Verdict,
 };
@@ -57,8 +57,8 @@ pub(crate) struct TelemetryQueue {
 struct Gathered {
     added: BoundedSum,
     under_way: BTreeMap<ConnectionId, u32>,
-    /// Which target of a combo served last.
-    served: BTreeMap<ComboName, (String, ConnectionId)>,
+    /// Who served a combo last.
+    served: BTreeMap<ComboName, (ProviderId, ConnectionId)>,
 }
 
 /// What came in and was looked at.
@@ -93,8 +93,12 @@ impl TelemetryQueue {
         self.view.load_full()
     }
 
-    /// Takes an observation. Never waits. `follows`: the combo's order depends on which target served last.
-    pub(crate) fn take(&self, observation: Observation, follows: impl Fn(&ComboName) -> bool) {
+    /// Takes an observation. Never waits. `follows`: what the combo's order depends on of who served last.
+    pub(crate) fn take(
+        &self,
+        observation: Observation,
+        follows: impl Fn(&ComboName) -> Option<LastServed>,
+    ) {
         let mut gathered = self.gathered.lock();
         let refused = match observation {
             Observation::Began(connection) => {
@@ -213,27 +217,27 @@ impl Gathered {
         }
     }
 
-    /// A combo that follows that is now served by another target than the last time. Where there is no room to remember
+    /// A combo that follows that is now served by another one than the last time. Where there is no room to remember
     /// it, it waits for the next message.
     fn serves_anew(
         &mut self,
         end: &End,
         most: usize,
-        follows: impl Fn(&ComboName) -> bool,
+        follows: impl Fn(&ComboName) -> Option<LastServed>,
     ) -> bool {
-        let (Some((combo, key)), Verdict::Served { .. }) = (&end.target, end.verdict) else {
+        let (Some((combo, _)), Verdict::Served { .. }) = (&end.target, end.verdict) else {
             return false;
         };
-        if !follows(combo) {
+        let Some(follows) = follows(combo) else {
             return false;
-        }
-        let now = (key.clone(), end.connection.clone());
+        };
+        let now = (end.provider.clone(), end.connection.clone());
         let room = self.served.len() < most;
         match self.served.get_mut(combo) {
-            Some(before) if *before == now => false,
             Some(before) => {
+                let is_same = follows.is_same((&before.0, Some(&before.1)), (&now.0, Some(&now.1)));
                 *before = now;
-                true
+                !is_same
             }
             None if room => {
                 self.served.insert(combo.clone(), now);

@@ -6,8 +6,8 @@ use prost::Message as _;
 use tidegate_core::ids::{ComboName, ConnectionId, ModelId, PlaneIncarnation, ProviderId};
 use tidegate_core::telemetry::LastKnownGood;
 use tidegate_core::telemetry::aggregate::{
-    Aggregate, Binding, BoundedSum, ComboPast, ConnectionPast, Failure, MAX_FAILURES, PlaneLoad,
-    Refused, TargetPast, ToolLimit,
+    Aggregate, Binding, ComboPast, ConnectionPast, Failure, MAX_FAILURES, PlaneLoad, Refused,
+    TargetPast, ToolLimit,
 };
 use tidegate_core::telemetry::quota::QuotaSource;
 use tidegate_core::telemetry::track::{BUCKETS, Track};
@@ -55,27 +55,55 @@ pub fn to_proto(aggregate: &Aggregate) -> report::Telemetry {
     }
 }
 
-/// A sum as a message of at most so many bytes, and what had to leave it for that ([`BoundedSum::shed`]): what is within
-/// the bounds of each kind may still be too large to be passed on.
-pub fn shortened(sum: &mut BoundedSum, most_bytes: usize) -> (report::Telemetry, Refused) {
-    let mut shed = Refused::default();
-    loop {
-        let message = to_proto(sum.get());
-        if message.encoded_len() <= most_bytes {
-            return (message, shed);
-        }
-        let left = sum.shed();
-        if left == Refused::default() {
-            return (message, shed);
-        }
-        shed.add_all(&left);
+/// A sum that was shortened until it is small enough.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shortened {
+    /// What is left of it.
+    pub message: report::Telemetry,
+    /// What had to leave.
+    pub shed: Refused,
+    /// How often some had to leave.
+    pub times: usize,
+}
+
+impl Shortened {
+    /// What is left of it as bytes, for those who keep it.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        self.message.encode_to_vec()
     }
 }
 
-/// A sum as at most so many bytes; see [`shortened`].
-pub fn encode_shortened(sum: &mut BoundedSum, most_bytes: usize) -> (Vec<u8>, Refused) {
-    let (message, shed) = shortened(sum, most_bytes);
-    (message.encode_to_vec(), shed)
+/// A sum as a message of at most so many bytes, without what had to leave it for that ([`Aggregate::shed`]): what is
+/// within the bounds of each kind may still be too large to be passed on. Finding out how large it is costs more than
+/// anything else, so who shortens the same sum again and again says how often some left the last time.
+#[must_use]
+pub fn shortened(sum: Aggregate, most_bytes: usize, times_before: usize) -> Shortened {
+    let mut rest = sum;
+    let mut shed = Refused::default();
+    let mut times = 0_usize;
+    loop {
+        if times >= times_before {
+            let message = to_proto(&rest);
+            if message.encoded_len() <= most_bytes {
+                return Shortened {
+                    message,
+                    shed,
+                    times,
+                };
+            }
+        }
+        let left = rest.shed();
+        if left == Refused::default() {
+            return Shortened {
+                message: to_proto(&rest),
+                shed,
+                times,
+            };
+        }
+        shed.add_all(&left);
+        times = times.saturating_add(1);
+    }
 }
 
 /// An aggregate from a message.
@@ -366,7 +394,7 @@ fn text<T: ToString>(name: Option<&T>) -> String {
 #[cfg(test)]
 mod tests {
     use tidegate_core::number::Finite;
-    use tidegate_core::telemetry::aggregate::{Bounds, End, Kind, Verdict};
+    use tidegate_core::telemetry::aggregate::{BoundedSum, Bounds, End, Kind, Verdict};
     use tidegate_core::telemetry::{QuotaSnapshot, QuotaWindow};
 
     use super::*;
@@ -447,17 +475,21 @@ mod tests {
                 .insert(format!("{number:04}").repeat(100), target);
             assert_eq!(sum.absorb(part), Refused::default());
         }
-        let whole = encode(sum.get());
-        assert_eq!(
-            encode_shortened(&mut sum, whole.len()),
-            (whole.clone(), Refused::default())
-        );
+        let sum = sum.take();
+        let whole = encode(&sum);
+        let all = shortened(sum.clone(), whole.len(), 0);
+        assert_eq!(all.encode(), whole);
+        assert_eq!((all.shed, all.times), (Refused::default(), 0));
         let most = whole.len() / 2;
-        let (bytes, shed) = encode_shortened(&mut sum, most);
+        let half = shortened(sum.clone(), most, 0);
+        assert_eq!(shortened(sum.clone(), most, half.times), half);
+        let (bytes, shed) = (half.encode(), half.shed);
         assert!((most / 2..=most).contains(&bytes.len()), "{}", bytes.len());
         assert!(shed.count(Kind::Targets) > 0 && shed.count(Kind::Connections) == 0);
-        assert_eq!(decode(&bytes), Ok(sum.get().clone()));
-        assert_eq!(encode_shortened(&mut sum, 0).0, Vec::<u8>::new());
+        assert!(decode(&bytes).is_ok());
+        assert_eq!(shortened(sum.clone(), 0, 0).message.encoded_len(), 0);
+        let nothing = shortened(sum, most, usize::MAX);
+        assert_eq!(nothing.message.encoded_len(), 0, "it comes to an end");
     }
 
     #[test]

@@ -22,6 +22,7 @@ mod routing;
 mod rules;
 mod setting;
 mod summary;
+mod telemetry;
 mod transitions;
 
 use std::path::Path;
@@ -65,6 +66,7 @@ async fn main() -> Result<()> {
     }
     if wanted("routing") {
         routing::measure(&mut summary)?;
+        telemetry::measure(&mut summary)?;
     }
     if wanted("decide") || wanted("proxy") {
         let setting = Setting::start().await?;

@@ -17,13 +17,14 @@ use tidegate_core::routing::{
 };
 use tidegate_core::settings::Overrides;
 use tidegate_core::state::{ConnectionState, ProviderState};
-use tidegate_core::telemetry::NoTelemetry;
+use tidegate_core::telemetry::fleet::Fleet;
 use tidegate_core::time::Timestamp;
 use tidegate_core::version::Version;
 
 use crate::ROUNDS;
 use crate::load::median;
 use crate::summary::Summary;
+use crate::telemetry;
 
 /// How long each side is measured in a round.
 const TURN: Duration = Duration::from_millis(100);
@@ -61,6 +62,7 @@ struct World {
     counters: Counters,
     facts: RequestFacts,
     so_far: AttemptsSoFar,
+    telemetry: Fleet,
 }
 
 /// Measures and notes the figures.
@@ -79,10 +81,15 @@ pub(crate) fn measure(summary: &mut Summary) -> Result<()> {
     summary.set("routing.five_targets.many_connections_ratio", many / few);
     summary.set("routing.auto50.us", median(of_auto) / 1_000.0);
     for strategy in ACCOUNT_STRATEGIES {
-        let world = World::with_accounts(MANY, strategy)?;
-        let times = (0..ROUNDS)
-            .map(|_| world.time())
-            .collect::<Result<Vec<_>>>()?;
+        let mut world = World::with_accounts(MANY, strategy)?;
+        let (mut times, mut ranking) = (Vec::new(), Vec::new());
+        for round in 1..=ROUNDS {
+            ranking.push(world.renew(u64::try_from(round)?)?);
+            times.push(world.time()?);
+        }
+        if strategy == "least-used" {
+            summary.set("routing.many_accounts.ranking.ms", median(ranking));
+        }
         let name = format!("routing.many_accounts.{}.us", strategy.replace('-', "_"));
         summary.set(name, median(times) / 1_000.0);
     }
@@ -156,6 +163,7 @@ impl World {
             config,
             facts: RequestFacts::new("c", Protocol::Openai),
             so_far: AttemptsSoFar::default(),
+            telemetry: Fleet::default(),
         })
     }
 
@@ -166,7 +174,7 @@ impl World {
             facts: &self.facts,
             so_far: &self.so_far,
             egress: None,
-            telemetry: &NoTelemetry,
+            telemetry: &self.telemetry,
             turns: &DecisionTurns::alone(&self.counters),
             now: NOW,
             random,
@@ -189,6 +197,15 @@ impl World {
             }
         }
         Ok(started.elapsed().as_nanos() as f64 / calls.max(1) as f64)
+    }
+
+    /// Half a second has passed: telemetry is renewed and accounts are ranked by it, off the way of decisions. Returns
+    /// milliseconds for ranking.
+    fn renew(&mut self, rounds: u64) -> Result<f64> {
+        self.telemetry = telemetry::of_one(NOW.plus_ms(rounds * 500))?;
+        let started = Instant::now();
+        self.counters.rank(&self.config, &self.telemetry);
+        Ok(started.elapsed().as_secs_f64() * 1_000.0)
     }
 }
 

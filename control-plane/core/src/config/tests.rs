@@ -46,16 +46,16 @@ fn good() -> Value {
 }
 
 #[rstest]
-#[case("lkgp", json!({}), true)]
-#[case("priority", json!({}), false)]
-#[case("round-robin", json!({"auto": {"router": "lkgp"}}), false)]
-#[case("auto", json!({}), false)]
-#[case("auto", json!({"auto": {"router": "rules"}}), false)]
-#[case("auto", json!({"auto": {"router": "lkgp"}}), true)]
+#[case("lkgp", json!({}), Some(LastServed::Account))]
+#[case("priority", json!({}), None)]
+#[case("round-robin", json!({"auto": {"router": "lkgp"}}), None)]
+#[case("auto", json!({}), None)]
+#[case("auto", json!({"auto": {"router": "rules"}}), None)]
+#[case("auto", json!({"auto": {"router": "lkgp"}}), Some(LastServed::Account))]
 fn who_served_last_matters_to_combos_that_follow_it(
     #[case] strategy: &str,
     #[case] config: Value,
-    #[case] expected: bool,
+    #[case] expected: Option<LastServed>,
 ) {
     let mut document = good();
     document["combos"][0]["strategy"] = json!(strategy);
@@ -63,6 +63,26 @@ fn who_served_last_matters_to_combos_that_follow_it(
     let config = build(document).unwrap();
     let combo = config.combo("best").unwrap();
     assert_eq!(combo.follows_last_served(), expected);
+}
+
+#[test]
+fn where_no_target_names_an_account_only_the_provider_matters() {
+    let mut document = good();
+    document["combos"][0]["strategy"] = json!("lkgp");
+    document["combos"][0]["steps"] = json!(["openai/gpt-5", "claude/opus"]);
+    let config = build(document).unwrap();
+    let follows = config.combo("best").unwrap().follows_last_served().unwrap();
+    let (openai, claude) = (
+        ProviderId::new("openai").unwrap(),
+        ProviderId::new("claude").unwrap(),
+    );
+    let (late, main) = (
+        ConnectionId::new("late").unwrap(),
+        ConnectionId::new("main").unwrap(),
+    );
+    assert!(follows.is_same((&openai, Some(&late)), (&openai, Some(&main))));
+    assert!(!follows.is_same((&openai, Some(&late)), (&claude, Some(&late))));
+    assert!(!LastServed::Account.is_same((&openai, Some(&late)), (&openai, Some(&main))));
 }
 
 /// The good document with one member replaced; `path` is a JSON pointer.

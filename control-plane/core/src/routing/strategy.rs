@@ -112,8 +112,7 @@ pub trait Turns {
     fn sent_just_now(&self, connection: &ConnectionId, now: Timestamp) -> u32;
     /// The same of a target of a combo, by its execution key.
     fn sent_to_target(&self, combo: &ComboName, key: &str, now: Timestamp) -> u32;
-    /// The accounts of a provider as telemetry of this moment ranks them, made where none is kept. It may be a little
-    /// older while another decision makes it.
+    /// The accounts of a provider as telemetry of this moment or a little before ranks them, made where none is kept.
     fn ranking(
         &self,
         provider: &ProviderId,

@@ -18,6 +18,7 @@ use arc_swap::ArcSwap;
 use crate::config::{Config, Strategy};
 use crate::ids::{ComboName, ConnectionId, ProviderId};
 use crate::random::Random;
+use crate::telemetry::Telemetry;
 use crate::time::Timestamp;
 
 use super::Dispatch;
@@ -146,6 +147,27 @@ impl Counters {
             rankings: ranked()
                 .map(|entry| (entry.provider.id.clone(), KeptRanking::default()))
                 .collect(),
+        }
+    }
+
+    /// There are accounts to be ranked ([`Counters::rank`]).
+    #[must_use]
+    pub fn has_rankings(&self) -> bool {
+        !self.rankings.is_empty()
+    }
+
+    /// Ranks the accounts of providers whose least used one is first, by this telemetry. Takes a look at every account of
+    /// such providers, so it is for those who renew telemetry and not for decisions. `config` is the one that the counters
+    /// are of.
+    pub fn rank(&self, config: &Config, telemetry: &dyn Telemetry) {
+        for (provider, kept) in &self.rankings {
+            if let Some(entry) = config.provider(provider) {
+                let accounts = entry
+                    .connections
+                    .iter()
+                    .map(|connection| Some(&connection.id));
+                kept.put(Ranking::of(accounts, telemetry));
+            }
         }
     }
 

@@ -54,13 +54,16 @@ impl Fleet {
     /// conversations the newest stay. What is over takes no room.
     #[must_use]
     pub fn of(parts: impl IntoIterator<Item = Aggregate>, bounds: &Bounds, now: Timestamp) -> Self {
+        let fresh = |at: Timestamp| now.ms_since(at) < LOAD_MS;
         let mut sum = BoundedSum::new(bounds.clone());
         let mut left_out = Refused::default();
         for mut part in parts {
             part.prune(now, bounds);
-            left_out.add_all(&sum.absorb(part));
-            sum.prune(now);
+            // Marks of messages are of no use here and would take the room of others' loads.
+            part.planes.retain(|_, load| fresh(load.at));
+            left_out.add_all(&sum.absorb_newest(part));
         }
+        sum.keep_newest_conversations();
         let sum = sum.take();
         let is_full = |kind| sum.count(kind) >= bounds.most(kind);
         let mut fleet = Self {
@@ -86,8 +89,7 @@ impl Fleet {
         for (id, past) in sum.connections {
             fleet.connections.insert(id, connection(past, now));
         }
-        let fresh = |at: Timestamp| now.ms_since(at) < LOAD_MS;
-        for load in sum.planes.into_values().filter(|load| fresh(load.at)) {
+        for load in sum.planes.into_values() {
             for (id, count) in load.connections {
                 let under_way = fleet.in_flight.entry(id).or_default();
                 *under_way = under_way.saturating_add(count);

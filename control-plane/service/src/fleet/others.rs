@@ -18,6 +18,10 @@ pub(super) struct Others {
     versions: BTreeMap<String, u64>,
     sums: BTreeMap<String, Aggregate>,
     published: Option<Instant>,
+    /// Something was read, or somebody left, since the fleet was made of it.
+    pub(super) is_new: bool,
+    /// How often some had to leave what was published last ([`wire::telemetry::shortened`]).
+    pub(super) times_shed: usize,
 }
 
 /// What an answer came to.
@@ -80,7 +84,9 @@ impl Others {
         }
         let there = |replica: &String| blobs.iter().any(|blob| blob.replica == *replica);
         self.versions.retain(|replica, _| there(replica));
+        let count = self.sums.len();
         self.sums.retain(|replica, _| there(replica));
+        self.is_new |= self.sums.len() != count;
         let mut taken = Taken::default();
         let mut own_is_left = false;
         for blob in blobs {
@@ -108,6 +114,7 @@ impl Others {
                         taken.own = Some(sum);
                     } else {
                         self.sums.insert(replica, sum);
+                        self.is_new = true;
                     }
                 }
                 Err(error) => {

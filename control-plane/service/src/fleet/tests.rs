@@ -2,7 +2,8 @@ use std::num::NonZeroU64;
 
 use rstest::rstest;
 use tidegate_core::ids::{ModelId, ProviderId};
-use tidegate_core::telemetry::aggregate::{End, Refused, Verdict};
+use tidegate_core::telemetry::aggregate::{End, Verdict};
+use tidegate_core::time::Timestamp;
 use tidegate_store::fault::FaultyHotStore;
 use tidegate_store::hot::HotStore;
 use tidegate_store::hot::bounds::MAX_BLOBS;
@@ -45,7 +46,9 @@ impl Replica {
         let seen = served("a", self.gatherer.clock.now());
         let under_way = BTreeMap::from([(account("a"), under_way)]);
         self.gatherer
-            .add(PlaneIncarnation(plane), number, seen, under_way, |_| true);
+            .add(PlaneIncarnation(plane), number, seen, under_way, |_| {
+                Some(LastServed::Account)
+            });
     }
 
     fn requests(&self) -> u64 {
@@ -255,7 +258,7 @@ async fn what_is_too_large_to_be_published_is_shortened_and_the_rest_is_known() 
         past.targets.insert(key, target.clone());
     }
     let plane = PlaneIncarnation(7);
-    one.gatherer.add(plane, 1, large, BTreeMap::new(), |_| true);
+    one.gatherer.add(plane, 1, large, BTreeMap::new(), |_| None);
     one.round().await;
     two.round().await;
     assert_eq!(two.requests(), 1);
@@ -265,8 +268,22 @@ async fn what_is_too_large_to_be_published_is_shortened_and_the_rest_is_known() 
     assert_eq!(one.gatherer.metrics.fleet.blob_failures.get(), 0);
     assert!(one.gatherer.hot.answers());
     let metrics = one.gatherer.metrics.encode().unwrap();
-    let line = "tidegate_cp_telemetry_shed_total{kind=\"targets\"} 0";
-    assert!(!metrics.contains(line), "{metrics}");
+    let name = "tidegate_cp_telemetry_shed{kind=\"targets\"} ";
+    let shed = metrics.lines().find_map(|line| line.strip_prefix(name));
+    let shed: usize = shed.unwrap().parse().unwrap();
+    assert!((1..=1_000).contains(&shed), "{shed}");
+    // It goes on knowing all of them, also when it publishes again.
+    one.hears(7, 2, 0);
+    one.round().await;
+    let key = |number| format!("{number:04}").repeat(1_000);
+    let known = (0..1_000).filter(|number| {
+        let requests = one
+            .gatherer
+            .fleet()
+            .target_requests(&combo(), &key(*number));
+        requests == Some(1)
+    });
+    assert_eq!(known.count(), 1_000);
 }
 
 #[tokio::test]
@@ -299,21 +316,23 @@ async fn large_blobs_are_read_in_pieces_and_what_came_is_kept() {
 }
 
 #[rstest]
-#[case::first(served("a", NOW), None, true)]
-#[case::same(served("a", NOW), Some("a"), false)]
-#[case::another(served("b", NOW), Some("a"), true)]
-#[case::late(served("b", NOW.minus_ms(10)), Some("a"), false)]
-#[case::failure(end("a", Verdict::Failed, NOW), Some("a"), true)]
-#[case::failure_of_nobody(end("a", Verdict::Failed, NOW), None, false)]
-#[case::nothing(end("a", Verdict::None, NOW), Some("a"), false)]
+#[case::first(served("a", NOW), None, true, true)]
+#[case::same(served("a", NOW), Some("a"), false, false)]
+#[case::another(served("b", NOW), Some("a"), true, false)]
+#[case::late(served("b", NOW.minus_ms(10)), Some("a"), false, false)]
+#[case::failure(end("a", Verdict::Failed, NOW), Some("a"), true, true)]
+#[case::failure_of_nobody(end("a", Verdict::Failed, NOW), None, false, false)]
+#[case::nothing(end("a", Verdict::None, NOW), Some("a"), false, false)]
 fn who_serves_is_published_when_it_changes(
     #[case] seen: Aggregate,
     #[case] known: Option<&str>,
-    #[case] expected: bool,
+    #[case] of_account: bool,
+    #[case] of_provider: bool,
 ) {
     let known = known.map(|connection| served(connection, NOW.minus_ms(5)));
     let fleet = Fleet::of(known, &Bounds::default(), NOW);
-    assert_eq!(changes_who_serves(&seen, &fleet, |_| true), expected);
-    let follows = |name: &ComboName| *name != combo();
-    assert!(!changes_who_serves(&seen, &fleet, follows));
+    let urgent = |follows| changes_who_serves(&seen, &fleet, |_| follows);
+    assert_eq!(urgent(Some(LastServed::Account)), of_account);
+    assert_eq!(urgent(Some(LastServed::Provider)), of_provider);
+    assert!(!urgent(None));
 }

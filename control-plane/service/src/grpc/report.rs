@@ -111,7 +111,7 @@ impl ReportService for Reports {
         let config = self.config.config();
         let follows = |combo: &ComboName| {
             let entry = config.as_ref().and_then(|config| config.combos.get(combo));
-            entry.is_some_and(ComboEntry::follows_last_served)
+            entry.and_then(ComboEntry::follows_last_served)
         };
         self.fleet.add(
             PlaneIncarnation(request.plane),

@@ -45,7 +45,7 @@ impl From<Kind> for KindLabel {
 pub(crate) struct FleetMetrics {
     refused: Family<KindLabel, Counter>,
     entries: Family<KindLabel, Gauge>,
-    shed: Family<KindLabel, Counter>,
+    shed: Family<KindLabel, Gauge>,
     left_out: Family<KindLabel, Gauge>,
     /// Messages of data planes that were added.
     pub(crate) messages: Counter,
@@ -75,7 +75,7 @@ impl FleetMetrics {
         );
         registry.register(
             "telemetry_shed",
-            "Entries of telemetry that left because all of it was larger than may be published",
+            "Entries of telemetry that what was published last had no room for",
             self.shed.clone(),
         );
         registry.register(
@@ -116,7 +116,7 @@ impl FleetMetrics {
         for kind in Kind::ALL {
             self.refused.get_or_create(&kind.into()).inc_by(0);
             self.entries.get_or_create(&kind.into()).set(0);
-            self.shed.get_or_create(&kind.into()).inc_by(0);
+            self.shed.get_or_create(&kind.into()).set(0);
             self.left_out.get_or_create(&kind.into()).set(0);
         }
     }
@@ -128,10 +128,11 @@ impl FleetMetrics {
         }
     }
 
-    /// Counts what left for lack of room in a blob.
+    /// Shows what there was no room for in a blob.
     pub(crate) fn shed(&self, shed: &Refused) {
-        for (kind, count) in shed.iter() {
-            self.shed.get_or_create(&kind.into()).inc_by(count);
+        for kind in Kind::ALL {
+            let gauge = self.shed.get_or_create(&kind.into());
+            gauge.set(gauge_value(shed.count(kind)));
         }
     }
 

@@ -99,20 +99,19 @@ impl<'a> Sender<'a> {
     /// Makes a message, if there is anything to say.
     fn gather(&mut self, now: Timestamp) -> bool {
         self.queue.learn(now);
-        let (telemetry, shed) = {
+        let waiting = {
             let mut learned = self.queue.learned.lock();
             if learned.waiting.get().is_empty() && !learned.was_busy && self.was_idle {
                 return false;
             }
-            let message = shortened(&mut learned.waiting, MAX_MESSAGE_BYTES);
-            drop(learned.waiting.take());
-            message
+            learned.waiting.take()
         };
-        self.queue.count(&shed);
+        let shortened = shortened(waiting, MAX_MESSAGE_BYTES, 0);
+        self.queue.count(&shortened.shed);
         self.number = self.number.saturating_add(1);
         self.unsent = Some(Unsent {
             number: self.number,
-            telemetry,
+            telemetry: shortened.message,
             slow: None,
         });
         true

@@ -45,15 +45,20 @@ fn another_target_that_serves_is_urgent_and_the_same_one_is_not() {
         ("b", Verdict::Failed),
         ("b", served),
     ]
-    .map(|(key, verdict)| gathered.serves_anew(&end(key, verdict), 1, |_| true))
+    .map(|(key, verdict)| {
+        gathered.serves_anew(&end(key, verdict), 1, |_| Some(LastServed::Account))
+    })
     .to_vec();
     assert_eq!(told, [true, false, false, true]);
     let mut other = end("a", served);
     other.target = Some((ComboName::new("other").unwrap(), "a".to_owned()));
-    let has_room = gathered.serves_anew(&other, 1, |_| true);
+    let has_room = gathered.serves_anew(&other, 1, |_| Some(LastServed::Account));
     assert!(!has_room, "there is no room");
-    let follows = gathered.serves_anew(&end("c", served), 1, |name| *name != combo());
+    let follows = gathered.serves_anew(&end("c", served), 1, |_| None);
     assert!(!follows, "the combo does not follow who served last");
+    let provider = |_: &ComboName| Some(LastServed::Provider);
+    let rotates = gathered.serves_anew(&end("c", served), 1, provider);
+    assert!(!rotates, "it is the same provider");
 }
 
 #[test]
@@ -80,7 +85,7 @@ fn what_has_no_room_is_counted() {
     queue.gathered.lock().added = BoundedSum::new(bounds);
     for key in ["a", "b", "b"] {
         let quota = QuotaSnapshot::default();
-        queue.take(Observation::Quota(account(key), quota), |_| false);
+        queue.take(Observation::Quota(account(key), quota), |_| None);
     }
     assert_eq!(queue.metrics.telemetry_dropped.get(), 2);
 }
@@ -96,7 +101,7 @@ async fn what_is_known_here_goes_on_while_nobody_takes_a_message() {
     let stop = CancellationToken::new();
     let observed = async {
         for number in 1..=3 {
-            queue.take(Observation::Ended(end("a", Verdict::Failed)), |_| false);
+            queue.take(Observation::Ended(end("a", Verdict::Failed)), |_| None);
             let known = || queue.view().target_requests(&combo(), "a") == Some(number);
             let soon = async {
                 while !known() {
@@ -119,8 +124,8 @@ fn what_is_known_here_goes_on_while_nothing_is_sent() {
     let queue = queue();
     let requests = || queue.view().target_requests(&combo(), "a");
     for number in 1..=3 {
-        queue.take(Observation::Began(account("a")), |_| false);
-        queue.take(Observation::Ended(end("a", Verdict::Failed)), |_| false);
+        queue.take(Observation::Began(account("a")), |_| None);
+        queue.take(Observation::Ended(end("a", Verdict::Failed)), |_| None);
         assert_eq!(
             requests().unwrap_or(0),
             number - 1,
@@ -131,7 +136,7 @@ fn what_is_known_here_goes_on_while_nothing_is_sent() {
     }
     assert_eq!(queue.view().in_flight(&account("a")), 3);
     for _ in 0..3 {
-        queue.take(Observation::Over(account("a")), |_| false);
+        queue.take(Observation::Over(account("a")), |_| None);
     }
     queue.learn(NOW);
     assert_eq!(queue.view().in_flight(&account("a")), 0);

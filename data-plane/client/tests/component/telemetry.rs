@@ -17,7 +17,7 @@ fn account(name: &str) -> ConnectionId {
 fn served(setting: &Setting, connection: &str) -> Observation {
     Observation::Ended(End {
         target: Some((ComboName::new("combo").unwrap(), connection.to_owned())),
-        provider: ProviderId::new("a").unwrap(),
+        provider: ProviderId::new(connection.trim_end_matches('1')).unwrap(),
         connection: account(connection),
         model: ModelId::new("m").unwrap(),
         verdict: Verdict::Served { ready_ms: 7 },

@@ -6,12 +6,14 @@
 //! **Smoothing.** Telemetry is about a second old, and within that second the same one would be first for every request.
 //! So what this process sent just now is added to what telemetry tells (decision 37).
 //!
-//! **Many accounts.** Telemetry does not change between two decisions of the same moment, so the accounts are ranked by
-//! it once ([`Ranking`]). Then only those are out of their place to which something was sent just now, and who is first
-//! is found by looking at these and one more.
+//! **Many accounts.** They are ranked by telemetry when that is renewed ([`Ranking`]), not in each decision. Then only
+//! those are out of their place to which something was sent just now, and who is first is found by looking at these and
+//! one more.
 
 use super::left_out::{by_chance, is_uncounted};
 use super::{Candidate, Halt, Order, Ordered, Question, Scope, Walk};
+use crate::ids::ConnectionId;
+use crate::telemetry::Telemetry;
 use crate::time::Timestamp;
 
 /// Ascending by requests.
@@ -27,6 +29,30 @@ pub struct Ranking {
     pub accounts: Vec<(u64, usize)>,
     /// Positions of those that there is no room to count.
     pub left_out: Vec<usize>,
+}
+
+impl Ranking {
+    /// Ranks the accounts of a provider, in this order, by what telemetry tells of them.
+    pub(in crate::routing) fn of<'a>(
+        accounts: impl Iterator<Item = Option<&'a ConnectionId>>,
+        telemetry: &dyn Telemetry,
+    ) -> Self {
+        let mut ranking = Self {
+            as_of: telemetry.as_of(),
+            ..Self::default()
+        };
+        for (position, account) in accounts.enumerate() {
+            let requests = account.map_or(0, |account| telemetry.connection_requests(account));
+            let is_left_out = |account| telemetry.leaves_out_connection(account);
+            if requests == 0 && account.is_some_and(is_left_out) {
+                ranking.left_out.push(position);
+            } else {
+                ranking.accounts.push((requests, position));
+            }
+        }
+        ranking.accounts.sort_unstable();
+        ranking
+    }
 }
 
 impl Order for LeastUsed {
@@ -48,9 +74,9 @@ impl Order for LeastUsed {
             return Ok(self.order(question)?.order.into());
         };
         let as_of = question.telemetry.as_of();
-        let ranking = question
-            .turns
-            .ranking(provider, as_of, &|| ranking(question));
+        let ranking = question.turns.ranking(provider, as_of, &|| {
+            Ranking::of(accounts(question), question.telemetry)
+        });
         let left_out = ranking.left_out.len();
         let mut random = question.random();
         // As many are first by chance as their share of all.
@@ -74,24 +100,9 @@ impl Order for LeastUsed {
     }
 }
 
-/// Ranks all accounts.
-fn ranking(question: &Question<'_>) -> Ranking {
-    let is_left_out = |position: &usize| {
-        let candidate = question.candidates.get(*position);
-        candidate.is_some_and(|candidate| is_uncounted(question, &candidate))
-    };
-    let (left_out, counted): (Vec<usize>, Vec<usize>) =
-        (0..question.candidates.len()).partition(is_left_out);
-    let mut accounts: Vec<(u64, usize)> = counted
-        .into_iter()
-        .map(|position| (told(question, position), position))
-        .collect();
-    accounts.sort_unstable();
-    Ranking {
-        as_of: question.telemetry.as_of(),
-        accounts,
-        left_out,
-    }
+fn accounts<'a>(question: &Question<'a>) -> impl Iterator<Item = Option<&'a ConnectionId>> {
+    let candidates = question.candidates;
+    (0..candidates.len()).map(move |position| candidates.get(position)?.connection)
 }
 
 /// The account with the fewest requests that may be used. What was sent just now only adds to the rank of an account,

@@ -141,6 +141,17 @@ impl Bounds {
 }
 
 impl Room {
+    /// How many more of a kind there may be.
+    pub(super) fn left(&self, kind: Kind) -> usize {
+        self.0.get(&kind).copied().unwrap_or(0)
+    }
+
+    /// Counts one kind anew.
+    pub(super) fn renew(&mut self, kind: Kind, aggregate: &Aggregate, bounds: &Bounds) {
+        let left = bounds.most(kind).saturating_sub(aggregate.count(kind));
+        self.0.insert(kind, left);
+    }
+
     /// The entry of a key, made anew if there is room.
     pub(super) fn entry<'a, K: Ord, V: Default>(
         &mut self,

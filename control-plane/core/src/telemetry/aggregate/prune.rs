@@ -28,9 +28,8 @@ impl Aggregate {
             }
             past.sessions
                 .retain(|_, binding| !old(binding.at, SESSION_MS));
-            past.keep_newest_sessions(bounds.sessions_per_combo);
         }
-        self.keep_newest_sessions(bounds.sessions);
+        self.keep_newest_conversations(bounds);
         for past in self.connections.values_mut() {
             past.models.retain(|_, track| !track.is_silent(now));
             past.quotas.retain(|_, told| quota::counts(told, now));
@@ -109,6 +108,14 @@ impl Aggregate {
         for (_, plane) in idle.iter().take(excess) {
             self.planes.remove(plane);
         }
+    }
+
+    /// Drops the oldest conversations beyond the bounds, of each combo and of all.
+    pub(super) fn keep_newest_conversations(&mut self, bounds: &Bounds) {
+        for past in self.combos.values_mut() {
+            past.keep_newest_sessions(bounds.sessions_per_combo);
+        }
+        self.keep_newest_sessions(bounds.sessions);
     }
 
     fn keep_newest_sessions(&mut self, most: usize) {

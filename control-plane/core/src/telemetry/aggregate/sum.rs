@@ -5,7 +5,7 @@ use std::mem;
 use crate::time::Timestamp;
 
 use super::bounds::Room;
-use super::{Aggregate, Bounds, Refused};
+use super::{Aggregate, Bounds, Kind, Refused};
 
 /// What many parts are added to. The room that is left is kept along with it, so that adding a part costs what the part
 /// holds, however much there is already.
@@ -46,18 +46,26 @@ impl BoundedSum {
         self.sum.absorb_into(part, &self.bounds, &mut self.room)
     }
 
+    /// The same; of conversations the newest stay, whether they were there or come. Only when there is no room for those
+    /// that come does that take a look at all of them.
+    #[must_use]
+    pub fn absorb_newest(&mut self, part: Aggregate) -> Refused {
+        if self.room.left(Kind::Sessions) < part.count(Kind::Sessions) {
+            self.keep_newest_conversations();
+        }
+        self.absorb(part)
+    }
+
+    /// Drops the oldest conversations beyond the bounds.
+    pub fn keep_newest_conversations(&mut self) {
+        self.sum.keep_newest_conversations(&self.bounds);
+        self.room.renew(Kind::Sessions, &self.sum, &self.bounds);
+    }
+
     /// Drops what is too old ([`Aggregate::prune`]).
     pub fn prune(&mut self, now: Timestamp) {
         self.sum.prune(now, &self.bounds);
         self.room = self.bounds.room(&self.sum);
-    }
-
-    /// Drops the oldest of what weighs most ([`Aggregate::shed`]). Says how much.
-    #[must_use]
-    pub fn shed(&mut self) -> Refused {
-        let shed = self.sum.shed();
-        self.room = self.bounds.room(&self.sum);
-        shed
     }
 
     /// Takes the sum and begins anew.

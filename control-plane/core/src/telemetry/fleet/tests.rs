@@ -113,6 +113,34 @@ fn where_there_is_room_what_is_not_known_did_not_happen() {
 }
 
 #[test]
+fn marks_of_silent_data_planes_take_no_room_from_what_is_under_way() {
+    let bounds = Bounds {
+        planes: 4,
+        ..Bounds::default()
+    };
+    let of = |planes: Range<u64>, at| {
+        let load = |plane| {
+            let connections = BTreeMap::from([(account(plane), 1)]);
+            let load = PlaneLoad {
+                number: 1,
+                at,
+                connections,
+            };
+            (PlaneIncarnation(plane), load)
+        };
+        Aggregate {
+            planes: planes.map(load).collect(),
+            ..Aggregate::default()
+        }
+    };
+    let silent = NOW.minus_ms(LOAD_MS);
+    let parts = [of(0..2, silent), of(2..4, silent), of(4..8, NOW)];
+    let fleet = Fleet::of(parts, &bounds, NOW);
+    let under_way = [0, 3, 4, 7].map(|number| fleet.in_flight(&account(number)));
+    assert_eq!(under_way, [0, 0, 1, 1]);
+}
+
+#[test]
 fn marks_of_messages_are_kept_for_an_hour_within_half_of_the_room() {
     let bounds = Bounds {
         planes: 6,

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::ids::{ComboName, ConnectionId, ModelId, ProviderId};
-use crate::telemetry::aggregate::{End, Kind, Verdict};
+use crate::telemetry::aggregate::{End, Verdict};
 
 const NOW: Timestamp = Timestamp(1_800_000_000_000);
 
@@ -25,16 +25,16 @@ fn bounds() -> Bounds {
 enum Step {
     End { name: usize, combo: usize, age: u64 },
     Prune { later_ms: u64 },
-    Shed,
+    Newest { name: usize, combo: usize, age: u64 },
     Take,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let end = (0_usize..12, 0_usize..5, 0_u64..86_400_000);
     let step = prop_oneof![
-        20 => end.prop_map(|(name, combo, age)| Step::End { name, combo, age }),
+        20 => end.clone().prop_map(|(name, combo, age)| Step::End { name, combo, age }),
         2 => (0_u64..86_400_000).prop_map(|later_ms| Step::Prune { later_ms }),
-        1 => Just(Step::Shed),
+        10 => end.prop_map(|(name, combo, age)| Step::Newest { name, combo, age }),
         1 => Just(Step::Take),
     ];
     prop::collection::vec(step, 0..60)
@@ -63,7 +63,9 @@ proptest! {
             match step {
                 Step::End { name, combo, age } => drop(sum.absorb(part(name, combo, age))),
                 Step::Prune { later_ms } => sum.prune(NOW.plus_ms(later_ms)),
-                Step::Shed => drop(sum.shed()),
+                Step::Newest { name, combo, age } => {
+                    drop(sum.absorb_newest(part(name, combo, age)));
+                }
                 Step::Take => drop(sum.take()),
             }
             prop_assert_eq!(&sum.room, &sum.bounds.room(&sum.sum));

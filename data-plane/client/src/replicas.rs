@@ -178,17 +178,6 @@ impl Replicas {
             })
     }
 
-    /// This replica, unless it is among `asked`.
-    pub(crate) fn get(&self, index: usize, asked: Asked) -> Option<&Replica> {
-        let replica = self.list.get(index)?;
-        (!asked.contains(index)).then_some(replica)
-    }
-
-    /// The replica did not fail a moment ago.
-    pub(crate) fn is_trusted(&self, replica: &Replica, now: Instant) -> bool {
-        !replica.health.lock().is_suspect(now)
-    }
-
     /// The replica this data plane starts at and goes back to, unless it is in no state to be preferred.
     pub(crate) fn preferred(&self, now: Instant) -> Option<&Replica> {
         self.list.get(self.preferred).filter(|replica| {

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
 use crate::clock::PlaneClock;
-use crate::replicas::{Asked, Replica, Replicas};
+use crate::replicas::{Asked, Replicas};
 
 use super::{EVERY, TelemetryQueue};
 
@@ -21,8 +21,6 @@ const EVERY_URGENT: Duration = Duration::from_millis(50);
 const CALL_LIMIT: Duration = Duration::from_millis(500);
 /// Largest message, in bytes; half of what a control plane takes, the rest is for what is under way.
 const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
-/// How often a replica that was slow to answer gets the same message before another one does.
-const MOST_TO_ONE: u8 = 3;
 
 /// Sends messages, one at a time.
 pub(super) struct Sender<'a> {
@@ -39,8 +37,6 @@ pub(super) struct Sender<'a> {
 struct Unsent {
     number: u64,
     telemetry: proto::Telemetry,
-    /// The replica that may have taken it, and how often it was asked.
-    slow: Option<(usize, u8)>,
 }
 
 enum Sent {
@@ -112,13 +108,12 @@ impl<'a> Sender<'a> {
         self.unsent = Some(Unsent {
             number: self.number,
             telemetry: shortened.message,
-            slow: None,
         });
         true
     }
 
     async fn send(&mut self) -> bool {
-        let Some(unsent) = &mut self.unsent else {
+        let Some(unsent) = &self.unsent else {
             return true;
         };
         let under_way = self.queue.gathered.lock().under_way.clone();
@@ -129,7 +124,7 @@ impl<'a> Sender<'a> {
             in_flight: load_to_proto(&under_way),
         };
         let metrics = &self.queue.metrics;
-        match send(self.replicas, request, &mut unsent.slow).await {
+        match send(self.replicas, request).await {
             Sent::Yes => {
                 metrics.telemetry_sent.inc();
                 self.was_idle = under_way.is_empty();
@@ -148,15 +143,10 @@ impl<'a> Sender<'a> {
     }
 }
 
-/// Sends to one replica after the other, until one answers. When one is slow it may have taken the message, so nobody
-/// else gets it before that one had the chance to say so.
-async fn send(
-    replicas: &Replicas,
-    request: proto::ReportTelemetryRequest,
-    slow: &mut Option<(usize, u8)>,
-) -> Sent {
+/// Sends to one replica after the other, until one answers. One that was too slow may have taken it all the same.
+async fn send(replicas: &Replicas, request: proto::ReportTelemetryRequest) -> Sent {
     let mut asked = Asked::default();
-    while let Some(replica) = choose(replicas, asked, *slow) {
+    while let Some(replica) = replicas.choose(Instant::now(), asked) {
         asked.add(replica.index);
         let mut client = ReportServiceClient::new(replica.channel());
         match timeout(CALL_LIMIT, client.report_telemetry(request.clone())).await {
@@ -173,29 +163,8 @@ async fn send(
             }
             Err(_) => {
                 tracing::debug!(replica = %replica.name, "telemetry took too long");
-                let times = times_slow(*slow, replica.index);
-                *slow = Some((replica.index, times));
-                if times < MOST_TO_ONE && replicas.is_trusted(replica, Instant::now()) {
-                    return Sent::No;
-                }
             }
         }
     }
     Sent::No
-}
-
-/// How often this replica was slow with the message, this time counted.
-fn times_slow(slow: Option<(usize, u8)>, index: usize) -> u8 {
-    let before = slow.filter(|(slow, _)| *slow == index);
-    before.map_or(0, |(_, times)| times).saturating_add(1)
-}
-
-/// Whom to ask next: the one that may have taken the message already, as long as it is trusted, then the best.
-fn choose(replicas: &Replicas, asked: Asked, slow: Option<(usize, u8)>) -> Option<&Replica> {
-    let now = Instant::now();
-    let again = slow
-        .filter(|(_, times)| *times < MOST_TO_ONE)
-        .and_then(|(index, _)| replicas.get(index, asked))
-        .filter(|replica| replicas.is_trusted(replica, now));
-    again.or_else(|| replicas.choose(now, asked))
 }

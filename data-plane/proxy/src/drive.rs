@@ -130,6 +130,8 @@ pub(crate) struct Drive<C: ControlPort> {
     relay: Option<Relay>,
     /// The success that a note may be made after.
     served: Option<Served>,
+    /// Longest answer that is not a stream.
+    max_answer_bytes: usize,
 }
 
 impl<C: ControlPort> Drive<C> {
@@ -144,6 +146,7 @@ impl<C: ControlPort> Drive<C> {
             remarks: Remarks::default(),
             relay: None,
             served: None,
+            max_answer_bytes: shared.limits.max_answer_bytes,
             shared,
             request,
             life: Some(life),
@@ -161,7 +164,11 @@ impl<C: ControlPort> Drive<C> {
             facts,
             passed: self.request.passed.clone(),
         };
-        Ok(Self::new(Arc::clone(&self.shared), request, life))
+        let max_answer_bytes = self.shared.limits.max_part_bytes;
+        Ok(Self {
+            max_answer_bytes,
+            ..Self::new(Arc::clone(&self.shared), request, life)
+        })
     }
 
     /// A request of ours that is made because of a client's and outlasts it.
@@ -339,7 +346,7 @@ impl<C: ControlPort> Drive<C> {
                 dispatch.attempt.credential_version = prepared.credential_version;
                 life.sends(dispatch);
                 let (upstream, dialect) = (&self.shared.upstream, Dialect::of(*endpoint));
-                let max_bytes = self.shared.limits.max_answer_bytes;
+                let max_bytes = self.max_answer_bytes;
                 let quota = Mutex::new(None);
                 let sees = |headers: &HeaderMap| *quota.lock() = life.sees(headers);
                 let observed =

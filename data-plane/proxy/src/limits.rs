@@ -13,6 +13,8 @@ pub struct Limits {
     pub max_body_bytes: usize,
     /// Longest answer that is not a stream, in bytes.
     pub max_answer_bytes: usize,
+    /// The same of a part of a plan, of which several are in memory at once and little is read.
+    pub max_part_bytes: usize,
     /// Time for a client to send its request head.
     pub head_time: Duration,
     /// Time for a client to send its request body.
@@ -34,6 +36,7 @@ impl Default for Limits {
             require_key: false,
             max_body_bytes: 10 * 1024 * 1024,
             max_answer_bytes: 64 * 1024 * 1024,
+            max_part_bytes: 8 * 1024 * 1024,
             head_time: Duration::from_secs(30),
             body_time: Duration::from_secs(60),
             stall_time: Duration::from_secs(120),

@@ -6,6 +6,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 use tidegate_core::outcome::{LocalFault, Outcome};
 use tidegate_fake_upstream::{Ending, FakeUpstream, Mode, Reply, Selector};
+use tidegate_proxy::Limits;
 
 use crate::bench::{Bench, LIMIT, Options, chat};
 
@@ -32,8 +33,13 @@ fn bodies(upstream: &FakeUpstream, of: &str) -> Vec<Value> {
 
 /// Two providers that can be told apart by what they say.
 async fn start() -> Bench {
+    start_within(Limits::default()).await
+}
+
+async fn start_within(limits: Limits) -> Bench {
     let bench = Bench::start_with(Options {
         plans: true,
+        limits,
         ..Options::default()
     })
     .await;
@@ -265,6 +271,26 @@ async fn a_request_that_all_refuse_is_the_clients_fault() {
     let reply = bench.client.post(CHAT, &chat("panel", false)).await;
     assert_eq!(reply.status, 400, "{reply:?}");
     assert_eq!(reply.json()["error"]["message"], "top_k is odd");
+}
+
+#[tokio::test]
+async fn a_part_that_is_too_long_is_not_kept_and_the_last_one_may_be_longer() {
+    let bench = start_within(Limits {
+        max_part_bytes: 4_000,
+        ..Limits::default()
+    })
+    .await;
+    let long =
+        json!({"choices": [{"message": {"role": "assistant", "content": "x".repeat(4_000)}}]});
+    for (upstream, of) in [(&bench.two, "m"), (&bench.one, "j")] {
+        let long = Mode::status_with_body(200, long.to_string());
+        upstream.set(model(of), long);
+    }
+    let reply = bench.client.post(CHAT, &chat("panel", false)).await;
+    assert_eq!(reply.status, 200, "{reply:?}");
+    assert_eq!(said(&reply).len(), 4_000);
+    let judged = bodies(&bench.one, "j");
+    assert!(last_turn(&judged[0]).ends_with("Source 1:\none says \n\nSource 2:\none says "));
 }
 
 #[tokio::test]

@@ -97,8 +97,8 @@ impl ExclusionReason {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Exclusions {
     list: Vec<Exclusion>,
-    any_timer: bool,
-    any_full: bool,
+    timers: usize,
+    full: usize,
     any_budget: bool,
     any_other_timer: bool,
     soonest_end: Option<Timestamp>,
@@ -113,13 +113,15 @@ impl Exclusions {
             self.any_other_timer = true;
         }
         if exclusion.reason.is_timer() {
-            self.any_timer = true;
+            self.timers = self.timers.saturating_add(1);
             self.soonest_end = match (self.soonest_end, exclusion.until) {
                 (Some(one), Some(other)) => Some(one.min(other)),
                 (one, other) => one.or(other),
             };
         }
-        self.any_full |= exclusion.reason == ExclusionReason::ConcurrencyCap;
+        if exclusion.reason == ExclusionReason::ConcurrencyCap {
+            self.full = self.full.saturating_add(1);
+        }
         if self.list.len() < MAX_EXCLUSIONS {
             self.list.push(exclusion);
         }
@@ -127,8 +129,8 @@ impl Exclusions {
 
     /// Adds all of another.
     pub(super) fn append(&mut self, other: Self) {
-        self.any_timer |= other.any_timer;
-        self.any_full |= other.any_full;
+        self.timers = self.timers.saturating_add(other.timers);
+        self.full = self.full.saturating_add(other.full);
         self.any_budget |= other.any_budget;
         self.any_other_timer |= other.any_other_timer;
         self.soonest_end = match (self.soonest_end, other.soonest_end) {
@@ -141,12 +143,17 @@ impl Exclusions {
 
     /// Some exclusion ends by itself.
     pub(super) fn any_timer(&self) -> bool {
-        self.any_timer
+        self.timers > 0
     }
 
     /// Some account runs as many requests as it may, which ends when any of them does.
     pub(super) fn any_full(&self) -> bool {
-        self.any_full
+        self.full > 0
+    }
+
+    /// More of them are full than end by themselves.
+    pub(super) fn are_mostly_full(&self) -> bool {
+        self.full > self.timers
     }
 
     /// Money or quota is used up, and nothing is excluded for anything else that ends by itself. What never ends, such as

@@ -80,8 +80,9 @@ pub(in crate::routing) fn nothing_dispatched(
         return unknown_connection(name, route);
     }
     let list = || excluded.list().iter();
-    // Nobody knows when a request ends that runs, so who may come back for one comes back soon.
-    let soon = excluded.any_full().then_some(FULL_RETRY_AFTER_SECS);
+    // Nobody knows when a request ends that runs. Where most accounts are full, one of them is likely to be free before
+    // any of the others.
+    let soon = excluded.are_mostly_full().then_some(FULL_RETRY_AFTER_SECS);
     let (status, code, error_type, message, retry_after_secs) = if excluded.any_timer() {
         let remaining_ms = excluded
             .soonest_end()
@@ -108,7 +109,7 @@ pub(in crate::routing) fn nothing_dispatched(
                 "every account that could be used runs as many requests as it may: {}",
                 named(list(), |_| true)
             ),
-            soon,
+            Some(FULL_RETRY_AFTER_SECS),
         )
     } else {
         (

@@ -12,7 +12,7 @@ fn world(caps: [Option<u32>; 2], strategy: Strategy, combo: Value, settings: Val
     with(world, strategy, caps)
 }
 
-fn with(mut world: World, strategy: Strategy, caps: [Option<u32>; 2]) -> World {
+fn with<const N: usize>(mut world: World, strategy: Strategy, caps: [Option<u32>; N]) -> World {
     let mut document = Document::clone(&world.config.document);
     for (connection, cap) in document.connections.iter_mut().zip(caps) {
         connection.max_concurrent = cap;
@@ -154,11 +154,28 @@ fn one_full_account_among_others_that_never_serve_is_worth_coming_back_for() {
     assert_eq!(rejection.excluded.len(), 2);
 }
 
-#[test]
-fn a_full_account_is_sooner_free_than_one_that_cools_down() {
-    let mut world = world([Some(1); 2], Strategy::Priority, json!({}), no_waits());
-    world.view.full.insert(ConnectionId::new("a").unwrap());
-    world.connection_state("b", cooling(60_000, Reason::ServerError));
+#[rstest]
+#[case::none_is_full(&[], &["a", "b", "c"], 60)]
+#[case::as_many_cool(&["a"], &["b"], 60)]
+#[case::most_are_full(&["a", "b"], &["c"], 1)]
+fn the_soonest_end_is_told_unless_most_accounts_are_full(
+    #[case] full: &[&str],
+    #[case] cool: &[&str],
+    #[case] retry_after_secs: u64,
+) {
+    let (connections, steps) = (["p/a", "q/b", "r/c"], ["p/m", "q/m", "r/m"]);
+    let world = World::combo(&connections, &steps, json!({}), no_waits());
+    let mut world = with(world, Strategy::Priority, [Some(1); 3]);
+    for connection in ["a", "b", "c"] {
+        let id = ConnectionId::new(connection).unwrap();
+        if full.contains(&connection) {
+            world.view.full.insert(id);
+        } else if cool.contains(&connection) {
+            world.connection_state(connection, cooling(60_000, Reason::ServerError));
+        } else {
+            world.without_credential.insert(id);
+        }
+    }
     let rejection = world.reject();
     assert_eq!(
         (
@@ -166,7 +183,8 @@ fn a_full_account_is_sooner_free_than_one_that_cools_down() {
             rejection.code.as_str(),
             rejection.retry_after_secs
         ),
-        (503, "all_targets_cooling_down", Some(1))
+        (503, "all_targets_cooling_down", Some(retry_after_secs))
     );
-    assert!(rejection.message.contains("concurrency_cap"));
+    let names_full = rejection.message.contains("concurrency_cap");
+    assert_eq!(names_full, !full.is_empty());
 }

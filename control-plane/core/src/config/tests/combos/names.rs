@@ -89,3 +89,26 @@ fn a_combo_named_like_a_model_is_told() {
             .all(|it| it.code == "COMBO_NAME_SHADOWS_MODEL")
     );
 }
+
+#[test]
+fn a_member_that_has_no_effect_is_told_wherever_it_is_set() {
+    let mut document = setting(json!([
+        {"name": "one", "steps": ["a/1"], "config": {"handoffProviders": ["codex"]}},
+        {"name": "two", "steps": ["a/1"],
+         "config": {"concurrencyPerModel": 1, "handoffProviders": ["codex", "a"]}},
+    ]));
+    document["settings"] = json!({
+        "comboDefaults": {"concurrencyPerModel": 2},
+        "comboProviderOverrides": {"a": {"concurrencyPerModel": 3}},
+    });
+    let warnings = build(document).unwrap().warnings();
+    let fields: Vec<_> = warnings.iter().map(|it| it.field.as_str()).collect();
+    let expected = [
+        "settings.comboDefaults.concurrencyPerModel",
+        "settings.comboProviderOverrides.a.concurrencyPerModel",
+        "combos[1].config.concurrencyPerModel",
+        "combos[1].config.handoffProviders",
+    ];
+    assert_eq!(fields, expected);
+    assert!(warnings.iter().all(|it| it.code == "NO_EFFECT"));
+}

@@ -240,12 +240,14 @@ impl Hot {
 
     /// The store failed several times in a row and a moment ago; who has an alternative takes it.
     pub(crate) fn is_away(&self) -> bool {
+        self.is_away_at(local_now())
+    }
+
+    /// The same at this moment.
+    pub(crate) fn is_away_at(&self, now: Instant) -> bool {
+        let is_recent = |at: Instant| now.saturating_duration_since(at) < AWAY_FOR;
         self.failures.load(Ordering::Relaxed) >= AWAY_AFTER
-            && self
-                .last
-                .lock()
-                .failed
-                .is_some_and(|at| local_now().saturating_duration_since(at) < AWAY_FOR)
+            && self.last.lock().failed.is_some_and(is_recent)
     }
 
     /// As [`Hot::is_away`], and it is not only slow: it cannot be reached, or has answered nothing for a while. For who

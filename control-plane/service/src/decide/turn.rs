@@ -20,8 +20,12 @@ const COUNTER_TTL: Duration = Duration::from_secs(7 * 86_400);
 impl Decider {
     /// The next number, or `None` when it is not to be had before the deadline.
     pub(super) async fn shared_turn(&self, key: &TurnKey, deadline: Instant) -> Option<u64> {
-        let left = deadline.saturating_duration_since(local_now());
-        let turn = taken(&self.hot, key, self.limits.store_call.min(left)).await;
+        let now = local_now();
+        let limit = self
+            .limits
+            .store_call
+            .min(deadline.saturating_duration_since(now));
+        let turn = taken(&self.hot, key, limit, now).await;
         self.metrics.turn(if turn.is_some() {
             TurnTaken::Shared
         } else {
@@ -31,10 +35,10 @@ impl Decider {
     }
 }
 
-/// Asks the store, unless it is known to be away or there is no time: a call that cannot be answered would take the time
+/// Asks the store, unless it is known at this moment to be away or there is no time: a call that cannot be answered would take the time
 /// of a decision that goes on without it, and count against the store.
-async fn taken(hot: &Hot, key: &TurnKey, limit: Duration) -> Option<u64> {
-    if hot.is_away() || limit.is_zero() {
+async fn taken(hot: &Hot, key: &TurnKey, limit: Duration, now: Instant) -> Option<u64> {
+    if hot.is_away_at(now) || limit.is_zero() {
         return None;
     }
     let (shard, name) = counter(key);
@@ -86,12 +90,15 @@ mod tests {
             scope: Scope::Combo(ComboName::new("combo").unwrap()),
             purpose: TurnPurpose::StrictRandom,
         };
-        assert_eq!(taken(&hot, &key, limit).await, Some(0));
-        assert_eq!(taken(&hot, &key, Duration::ZERO).await, None);
+        // However long this takes, no time passes.
+        let now = local_now();
+        let any_time = Duration::from_secs(10);
+        assert_eq!(taken(&hot, &key, any_time, now).await, Some(0));
+        assert_eq!(taken(&hot, &key, Duration::ZERO, now).await, None);
         assert!(hot.answers(), "a call without time is no failure");
         store.freeze();
-        while !hot.is_away() {
-            assert_eq!(taken(&hot, &key, limit).await, None);
+        while !hot.is_away_at(now) {
+            assert_eq!(taken(&hot, &key, limit, now).await, None);
         }
         let calls = || {
             let text = metrics.encode().unwrap();
@@ -100,7 +107,7 @@ mod tests {
         };
         let before = calls();
         assert!(!before.is_empty());
-        assert_eq!(taken(&hot, &key, limit).await, None);
+        assert_eq!(taken(&hot, &key, limit, now).await, None);
         assert_eq!(calls(), before);
     }
 

@@ -93,7 +93,8 @@ impl Inner {
                     // It may be starting, but not in no time.
                     tokio::time::sleep(self.limits.decide).await;
                 }
-                Err(Unanswered::Unusable) => break true,
+                // It is there, so it gives out what it did not grant here.
+                Err(Unanswered::Unusable) => break false,
             }
         };
         // Others may be granted what a control plane that is only slow gives out, so nothing is given out here.

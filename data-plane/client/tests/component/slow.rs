@@ -100,6 +100,17 @@ async fn a_control_plane_that_hangs_has_no_permits_to_share_until_it_counts_as_g
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_control_plane_that_refuses_to_decide_has_its_permits_to_itself() {
+    let (setting, _replica) = setting(Deciding::Refuses).await;
+    let answer = setting.decide(CAPPED).await;
+    assert!(answer.local);
+    assert_eq!(rejection(&answer).code, "concurrency_cap");
+    assert_eq!(setting.client.metrics().local_permits.get(), 0);
+    let answer = setting.decide(FREE).await;
+    assert!(answer.local && !dispatched(&answer).permit);
+}
+
+#[tokio::test(start_paused = true)]
 async fn another_replica_is_asked_by_who_waits_for_a_slow_one() {
     let setting = Setting::start(2).await;
     let (home, others) = setting.home_and_others();

@@ -5,7 +5,8 @@
 //! permit stand in one line.
 //!
 //! **Stance:** while the store is away, permits come from local shares: each data plane may use its part of the cap, as
-//! far as this replica counts them, so that the sum may exceed the cap (decision 62). **Staleness:** none, a permit is
+//! far as this replica counts them, so that the sum may exceed the cap (decision 62). A store that is there and takes no
+//! change in time has nothing given out here: others may be granted by it. **Staleness:** none, a permit is
 //! taken with a compare-and-set; those who wait look again every 25 ms for what other replicas gave back.
 //! **Repair:** what a data plane lost or forgot ends by its own message every 10 s, or by expiry.
 

@@ -58,6 +58,7 @@ struct Switches {
     calls: u64,
     late_writes: u64,
     lost_answers: u64,
+    slow_swaps: bool,
     parked: VecDeque<ShardWrite>,
 }
 
@@ -112,6 +113,11 @@ impl<S: HotStore + ?Sized> FaultyHotStore<S> {
     /// The next `count` writes run at once, but the caller gets a time-out.
     pub fn lose_next_answers(&self, count: u64) {
         self.faults.switches.lock().lost_answers = count;
+    }
+
+    /// As long as this is on, no swap of a value outside the change stream arrives before its caller has given up, or ever.
+    pub fn answer_no_swap_in_time(&self, on: bool) {
+        self.faults.switches.lock().slow_swaps = on;
     }
 
     /// The server stands still: no call arrives, no change leaves, until [`Self::thaw`].
@@ -278,6 +284,12 @@ impl<S: HotStore + ?Sized> HotStore for FaultyHotStore<S> {
     }
 
     async fn swap(&self, swap: Swap) -> Result<SwapOutcome, HotStoreError> {
+        let is_slow = self.faults.switches.lock().slow_swaps;
+        if is_slow {
+            self.faults.count()?;
+            sleep_until(self.faults.deadline()).await;
+            return Err(HotStoreError::Timeout);
+        }
         self.pass(self.store.swap(swap)).await
     }
 

@@ -15,7 +15,7 @@ use crate::hot::WRITE_LIMIT;
 use crate::telemetry::metrics::PermitGrant;
 
 use super::line::{Line, Waiter};
-use super::wish::{Outcome, Wish, fold, fold_shares, settle};
+use super::wish::{Grant, Outcome, Wish, fold, fold_shares, join, settle};
 use super::{Parts, Permits, PoolName, Taken, Waited};
 
 /// Most wishes that wait at a desk.
@@ -246,7 +246,15 @@ impl Desk {
                 );
                 (outcome, false)
             }
-            Err(error) => {
+            // The store is there, and others may be granted permits by it.
+            Err(error @ (Unchanged::Contended | Unchanged::Codec(_))) => {
+                tracing::debug!(pool = self.key, %error, "no permits are given out for now");
+                line.cap = cap;
+                self.postpone(permits, wishes, line);
+                tokio::time::sleep(LOOK_EVERY).await;
+                return;
+            }
+            Err(error @ (Unchanged::Store(_) | Unchanged::Away)) => {
                 tracing::debug!(pool = self.key, %error, "permits come from local shares");
                 (
                     self.change_locally(permits, &wishes, &line.queue, cap),
@@ -310,6 +318,53 @@ impl Desk {
         }
         // Before whatever the same attempt may have wished since.
         self.inbox.lock().wishes.splice(0..0, unwanted);
+    }
+
+    /// The pool could not be changed. Who waits goes on waiting, what ends something is tried again before all that is
+    /// wished since, and who asked for a permit at once hears of none.
+    fn postpone(&self, permits: &Permits, wishes: Vec<Wish>, line: &mut Line) {
+        let Parts {
+            clock,
+            replica,
+            metrics,
+            ..
+        } = &permits.parts;
+        let now = clock.now();
+        let seen = self.kept.lock().known.pool.clone();
+        let mut again = Vec::new();
+        for wish in wishes {
+            match wish {
+                // Whoever wants one at once did not wait that long.
+                Wish::Take { .. } => {}
+                Wish::Wait {
+                    attempt,
+                    claim,
+                    queue,
+                    told,
+                    ..
+                } => match join(
+                    &mut line.queue,
+                    &seen,
+                    replica,
+                    (attempt, claim),
+                    queue,
+                    now,
+                ) {
+                    Grant::Given | Grant::Waits => {
+                        line.told.insert(attempt, Waiter { claim, told });
+                    }
+                    Grant::Refused => {
+                        metrics.permit(PermitGrant::QueueFull);
+                        // Nobody waits for it any more; then nobody need be told.
+                        _ = told.send(Waited::QueueFull);
+                    }
+                },
+                Wish::Release { .. } | Wish::TakeBack { .. } | Wish::Renew { .. } => {
+                    again.push(wish);
+                }
+            }
+        }
+        self.inbox.lock().wishes.splice(0..0, again);
     }
 
     /// Changes the shared pool with a compare-and-set.
@@ -409,3 +464,6 @@ impl Desk {
         fold_shares(pool, wishes, queue, replica, cap, live.count(), clock.now())
     }
 }
+
+#[cfg(test)]
+mod tests;

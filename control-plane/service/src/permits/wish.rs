@@ -56,7 +56,7 @@ pub(super) struct Outcome {
 
 /// What becomes of a wish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Grant {
+pub(super) enum Grant {
     Given,
     Waits,
     Refused,
@@ -188,7 +188,8 @@ fn given(pool: &mut Pool, holds: bool, attempt: AttemptId, claim: Claim) -> Gran
     Grant::Given
 }
 
-fn join(
+/// Stands in line behind those that the pool tells of.
+pub(super) fn join(
     queue: &mut Queue,
     pool: &Pool,
     replica: &str,

@@ -123,7 +123,7 @@ fn is_told(world: &World) -> Result<bool> {
     Ok(first["role"] == "system" && first.to_string().contains(NOTE))
 }
 
-async fn metric(addr: SocketAddr, sample: &str) -> Result<f64> {
+pub(crate) async fn metric(addr: SocketAddr, sample: &str) -> Result<f64> {
     let request = Request::get(format!("http://{addr}/metrics")).body(Full::default())?;
     let answer = send(request).await?;
     let text = String::from_utf8(answer.body.to_vec())?;

@@ -154,7 +154,10 @@ impl Inner {
 
     async fn ask(self: &Arc<Self>, ask: &Ask, sent: Instant) -> Result<Answer, Unanswered> {
         let now = self.clock.at(sent);
-        let question = translate::question(ask, now, self.configuration_version());
+        let question = {
+            let released = self.permits.unheard();
+            translate::question(ask, now, self.configuration_version(), released)
+        };
         let mut questions = Questions::new(self, question);
         let mut deadline = sent + self.limits.decide;
         let response = match questions.answer(deadline).await {

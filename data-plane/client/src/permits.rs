@@ -6,6 +6,7 @@
 //! on its way, or whose return was. Permits of ended attempts are given back at once and together. Nothing waits for
 //! either message, and one that cannot be told is made good by the next.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -30,6 +31,8 @@ const MAX_NUMBERS: usize = 65_536;
 const MAX_PROBES: usize = 1_024;
 /// Most permits that are given back in one message.
 const MAX_RELEASED: usize = 1_024;
+/// Most of those that are named in a question.
+const MAX_NAMED: usize = 256;
 /// How long one replica may take.
 const CALL_LIMIT: Duration = Duration::from_secs(1);
 /// How soon what could not be renewed is tried again.
@@ -63,6 +66,8 @@ struct State {
     held: BTreeMap<u64, PoolName>,
     /// To be given back.
     released: BTreeSet<(PoolName, u64)>,
+    /// Being given back: nobody said yet that it was heard.
+    releasing: BTreeSet<(PoolName, u64)>,
     /// The control plane may know of permits that are not here.
     tell: bool,
 }
@@ -140,7 +145,9 @@ impl Permits {
 
     fn hold_in(&self, state: &mut State, number: u64, pool: PoolName) {
         state.tell = true;
-        state.released.remove(&(pool.clone(), number));
+        let again = (pool.clone(), number);
+        state.released.remove(&again);
+        state.releasing.remove(&again);
         match state.held.insert(number, pool.clone()) {
             Some(other) if other != pool => self.give_back(state, other, number),
             Some(_) => {}
@@ -252,13 +259,23 @@ impl Permits {
     fn take_released(&self) -> Option<ReleasePermitsRequest> {
         let mut state = self.state.lock();
         let count = state.released.len().min(MAX_RELEASED);
-        let released: Vec<_> = std::iter::from_fn(|| state.released.pop_first())
+        state.releasing = std::iter::from_fn(|| state.released.pop_first())
             .take(count)
             .collect();
-        (!released.is_empty()).then(|| ReleasePermitsRequest {
+        (!state.releasing.is_empty()).then(|| ReleasePermitsRequest {
             plane: self.plane.0,
-            released: by_pool(released.into_iter()),
+            released: by_pool(state.releasing.iter().cloned()),
         })
+    }
+
+    /// What was given back and may not have been heard of: the request that follows needs the permit at once. The newest
+    /// where there is more than may be named.
+    pub(crate) fn unheard(&self) -> Vec<HeldPermits> {
+        let state = self.state.lock();
+        let mut unheard: Vec<&(PoolName, u64)> =
+            state.released.iter().chain(&state.releasing).collect();
+        unheard.sort_unstable_by_key(|(_, number)| Reverse(*number));
+        by_pool(unheard.into_iter().take(MAX_NAMED).cloned())
     }
 
     /// Keeps permits alive until told to stop.
@@ -285,7 +302,9 @@ impl Permits {
                 .await
                 .is_none();
             while let Some(message) = self.take_released() {
-                if !tell(replicas, Message::Release(message)).await {
+                let heard = tell(replicas, Message::Release(message)).await;
+                self.state.lock().releasing.clear();
+                if !heard {
                     self.metrics.permit_releases_dropped.inc();
                     if stopped {
                         return;
@@ -397,6 +416,40 @@ mod tests {
         assert_eq!((last.newest, last.held.len()), (4, 0));
         assert_eq!(permits.message(), None);
         assert_eq!(permits.metrics.permits_held.get(), 0);
+    }
+
+    #[test]
+    fn what_is_given_back_is_named_until_it_was_heard() {
+        let permits = permits();
+        permits.hold(1, pool("a"));
+        permits.hold(2, pool("a"));
+        permits.hold(3, pool("b"));
+        assert_eq!(permits.unheard(), []);
+        permits.release(1);
+        assert_eq!(permits.take_released().unwrap().released, [held("a", &[1])]);
+        permits.release(3);
+        assert_eq!(permits.unheard(), [held("a", &[1]), held("b", &[3])]);
+        permits.hold(1, pool("a"));
+        assert_eq!(permits.unheard(), [held("b", &[3])]);
+    }
+
+    #[test]
+    fn a_question_names_only_so_many_of_the_newest() {
+        let permits = permits();
+        for number in 1..=300 {
+            permits.hold(number, pool("a"));
+            permits.release(number);
+        }
+        let named = permits.unheard();
+        assert_eq!(
+            named.iter().map(|it| it.numbers.len()).sum::<usize>(),
+            MAX_NAMED
+        );
+        assert!(
+            named
+                .iter()
+                .all(|it| it.numbers.contains(&300) && !it.numbers.contains(&44))
+        );
     }
 
     #[test]

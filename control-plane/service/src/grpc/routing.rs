@@ -38,7 +38,10 @@ impl RoutingService for Routing {
         &self,
         request: Request<proto::DecideRequest>,
     ) -> Result<Response<proto::DecideResponse>, Status> {
-        let ask = ask(request.into_inner())?;
+        let mut request = request.into_inner();
+        let released = held(std::mem::take(&mut request.released))?;
+        let ask = ask(request)?;
+        self.give_back(ask.attempt.plane, released);
         let answer = self.decider.decide(ask).await?;
         response(answer).map(Response::new)
     }
@@ -88,12 +91,7 @@ impl RoutingService for Routing {
     ) -> Result<Response<proto::ReleasePermitsResponse>, Status> {
         let request = request.into_inner();
         let plane = plane(request.plane)?;
-        for (pool, numbers) in self.known(held(request.released)?) {
-            for number in numbers {
-                let attempt = AttemptId { plane, number };
-                self.decider.permits.release(&pool, attempt);
-            }
-        }
+        self.give_back(plane, held(request.released)?);
         Ok(Response::new(proto::ReleasePermitsResponse {}))
     }
 
@@ -110,6 +108,16 @@ impl RoutingService for Routing {
 }
 
 impl Routing {
+    /// What is wished for afterwards finds these permits free.
+    fn give_back(&self, plane: PlaneIncarnation, released: Held) {
+        for (pool, numbers) in self.known(released) {
+            for number in numbers {
+                let attempt = AttemptId { plane, number };
+                self.decider.permits.release(&pool, attempt);
+            }
+        }
+    }
+
     /// Only what is configured here; permits of others end by themselves.
     fn known(&self, mut held: Held) -> Held {
         let config = self.decider.config.config();

@@ -182,6 +182,26 @@ async fn a_retry_takes_the_permit_over_while_others_want_it() {
 }
 
 #[tokio::test]
+async fn a_question_gives_back_what_it_says_was_released() {
+    let (_fleet, [one, two]) = fleet(1, "priority", "").await;
+    assert!(holds(&one, PLANE, 1).await);
+    let next = routing::DecideRequest {
+        released: held(&[1]),
+        ..question(PLANE, 2)
+    };
+    assert!(matches!(decide(&two, next).await, Step::Dispatch(_)));
+    // Heard twice, it frees nobody else's.
+    release(&one, PLANE, &[1]).await;
+    assert!(!holds(&one, OTHER, 1).await);
+    let too_many = routing::DecideRequest {
+        released: held(&(1..=70_000).collect::<Vec<_>>()),
+        ..question(PLANE, 3)
+    };
+    let refused = one.routing().decide(too_many).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+}
+
+#[tokio::test]
 async fn what_a_data_plane_does_not_name_is_freed() {
     let (_fleet, [one, two]) = fleet(3, "priority", "").await;
     for number in 1..=3 {

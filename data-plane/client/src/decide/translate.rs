@@ -16,11 +16,13 @@ use tidegate_wire::{WireError, plan};
 
 use crate::port::{Answer, Ask, Deadlines, Dispatch, PermitWait, Step};
 
-/// The question. `now` is the store's time as known here, `configuration_version` that of the configuration.
+/// The question. `now` is the store's time as known here, `configuration_version` that of the configuration, `released`
+/// what was given back and may not have been heard of.
 pub(super) fn question(
     ask: &Ask,
     now: Timestamp,
     configuration_version: u64,
+    released: Vec<proto::HeldPermits>,
 ) -> proto::DecideRequest {
     proto::DecideRequest {
         attempt: Some(id_to_proto(ask.attempt)),
@@ -47,6 +49,7 @@ pub(super) fn question(
             .map(ToString::to_string)
             .unwrap_or_default(),
         waited_in_vain: ask.waited.in_vain.iter().map(ToString::to_string).collect(),
+        released,
     }
 }
 

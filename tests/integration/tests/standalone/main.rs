@@ -150,6 +150,17 @@ async fn a_burst_waits_for_an_account_that_runs_one_request_at_a_time() -> Resul
 }
 
 #[tokio::test]
+async fn a_client_that_asks_one_after_the_other_finds_its_permit_free() -> Result<()> {
+    let standalone =
+        Standalone::start_with(|document| one_at_a_time("priority", &document)).await?;
+    for _ in 0..60 {
+        let answer = chat(standalone.http, "only").await?;
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_burst_that_does_not_wait_is_told_when_to_come_back() -> Result<()> {
     let standalone =
         Standalone::start_with(|document| one_at_a_time("priority", &document)).await?;

@@ -16,8 +16,8 @@ mod trace;
 use std::sync::Arc;
 
 use http::{HeaderMap, StatusCode};
-use tidegate_core::ids::{AttemptId, ComboName};
-use tidegate_core::outcome::{AttemptOutcome, Outcome};
+use tidegate_core::ids::{AttemptId, ComboName, ProviderId};
+use tidegate_core::outcome::{Attempt, AttemptOutcome, Outcome};
 use tidegate_core::routing::{RequestFacts, WaitKind};
 use tidegate_core::telemetry::QuotaSnapshot;
 use tidegate_core::telemetry::aggregate::Verdict;
@@ -46,6 +46,14 @@ struct InFlight {
     ready: bool,
 }
 
+/// An attempt that was asked for and not sent yet: something may be granted to it.
+#[derive(Debug)]
+struct Asking {
+    attempt: AttemptId,
+    /// Whose probe it was granted.
+    probed: Option<ProviderId>,
+}
+
 /// How a request ended, apart from being dropped.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Ending {
@@ -67,7 +75,7 @@ pub(crate) struct Life<C: ControlPort> {
     facts: Arc<RequestFacts>,
     stream: bool,
     begun: Instant,
-    asking: Option<AttemptId>,
+    asking: Option<Asking>,
     /// The attempt that holds a permit. It outlasts a failure until it is known where the request goes on, so that a
     /// retry on the same connection takes it over.
     permit: Option<AttemptId>,
@@ -209,7 +217,10 @@ impl<C: ControlPort> Life<C> {
 
     /// An attempt is asked for; from now on something may be granted to it.
     pub(crate) fn asks(&mut self, attempt: AttemptId) {
-        self.asking = Some(attempt);
+        self.asking = Some(Asking {
+            attempt,
+            probed: None,
+        });
     }
 
     /// The attempt that holds a permit.
@@ -230,8 +241,22 @@ impl<C: ControlPort> Life<C> {
             Step::Reject(_) => DecidedStep::Reject,
             Step::Plan(_) => DecidedStep::Plan,
         };
-        if step != DecidedStep::Wait {
-            self.asking = None;
+        match &answer.decision {
+            // What it was granted is open until it is sent.
+            Step::Dispatch(dispatch) => {
+                let Attempt {
+                    id,
+                    provider,
+                    probe,
+                    ..
+                } = &dispatch.attempt;
+                self.asking = Some(Asking {
+                    attempt: *id,
+                    probed: probe.then(|| provider.clone()),
+                });
+            }
+            Step::Wait { .. } | Step::AwaitPermit(_) => {}
+            Step::Reject(_) | Step::Plan(_) => self.asking = None,
         }
         let retries = matches!(
             answer.decision,
@@ -255,6 +280,7 @@ impl<C: ControlPort> Life<C> {
     /// The attempt goes out.
     pub(crate) fn sends(&mut self, dispatch: Box<Dispatch>) {
         let now = Instant::now();
+        self.asking = None;
         let attempt = &dispatch.attempt;
         let is_retry = !self.traces.is_empty();
         let retries = &self.shared.retries;

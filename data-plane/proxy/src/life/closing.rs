@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use crate::control_port::ControlPort;
 use crate::metrics::{AttemptEnd, AttemptLabels};
 
-use super::{Life, millis};
+use super::{Asking, Life, millis};
 
 impl<C: ControlPort> Life<C> {
     pub(super) fn report(&self, report: AttemptOutcome, urgent: bool) {
@@ -62,8 +62,8 @@ impl<C: ControlPort> Life<C> {
     pub(super) fn close_attempts(&mut self) {
         self.release_permit();
         self.report_failure(false, None);
-        if let Some(attempt) = self.asking.take() {
-            self.shared.control.abandon(attempt, None);
+        if let Some(Asking { attempt, probed }) = self.asking.take() {
+            self.shared.control.abandon(attempt, probed);
         }
         let Some(in_flight) = self.in_flight.take() else {
             return;

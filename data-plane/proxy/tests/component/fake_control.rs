@@ -39,6 +39,8 @@ pub(crate) struct FakeControl {
     attempts: AtomicU64,
     /// Decisions take for ever.
     pub(crate) silent: AtomicBool,
+    /// Notes are looked for, for ever.
+    pub(crate) forgets_notes: AtomicBool,
     /// Decisions panic.
     pub(crate) panics: AtomicBool,
     /// After a failure a permit of `two-a` is to be waited for.
@@ -59,7 +61,8 @@ pub(crate) struct Heard {
     pub(crate) reports: Vec<(AttemptOutcome, bool)>,
     pub(crate) usages: Vec<Usage>,
     pub(crate) observed: Vec<Observation>,
-    pub(crate) abandoned: Vec<AttemptId>,
+    /// With whose probe.
+    pub(crate) abandoned: Vec<(AttemptId, Option<ProviderId>)>,
     pub(crate) released: Vec<AttemptId>,
     /// What each question said it replaces.
     pub(crate) replaced: Vec<Option<AttemptId>>,
@@ -68,6 +71,8 @@ pub(crate) struct Heard {
     /// The attempt of each wait for a permit.
     pub(crate) awaited: Vec<AttemptId>,
     pub(crate) asks: u64,
+    /// Notes that were asked for.
+    pub(crate) notes_asked: u64,
 }
 
 impl View for Hot {
@@ -137,6 +142,7 @@ impl FakeControl {
             handoffs: Mutex::default(),
             attempts: AtomicU64::new(0),
             silent: AtomicBool::new(false),
+            forgets_notes: AtomicBool::new(false),
             panics: AtomicBool::new(false),
             is_full: AtomicBool::new(false),
             freed: Notify::new(),
@@ -341,6 +347,10 @@ impl ControlPort for FakeControl {
     }
 
     async fn fetch_handoff(&self, name: &HandoffName) -> Option<(Note, ConnectionId)> {
+        self.heard.lock().notes_asked += 1;
+        if self.forgets_notes.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
         self.handoffs.lock().get(name).cloned()?
     }
 
@@ -376,8 +386,8 @@ impl ControlPort for FakeControl {
         true
     }
 
-    fn abandon(&self, attempt: AttemptId, _provider: Option<ProviderId>) {
-        self.heard.lock().abandoned.push(attempt);
+    fn abandon(&self, attempt: AttemptId, provider: Option<ProviderId>) {
+        self.heard.lock().abandoned.push((attempt, provider));
     }
 
     fn release(&self, attempt: AttemptId) {

@@ -35,7 +35,7 @@ pub use lifecycle::{
     Acquire, Eligibility, LEASE_TTL_BOUNDS_MS, LEASE_TTL_MS, Named, acquire, release, renew, status,
 };
 pub use owner::{OwnerHash, OwnerHashError};
-pub use placement::{Inference, Placement, place, reconcile};
+pub use placement::{Inference, Placement, place, reconcile, reconcile_with_document};
 pub use presence::{Presence, RENEWALS_APART_MS};
 pub use record::{EndReason, Ended, Lease, LeaseId, LeaseState};
 pub use request::{

@@ -12,6 +12,7 @@ mod configuration;
 mod handoffs;
 mod history;
 mod leadership;
+mod leases;
 mod tokens;
 
 use std::str::FromStr;

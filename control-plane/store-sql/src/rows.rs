@@ -1,6 +1,7 @@
 //! What both adapters do with rows: batches, texts, documents.
 
 pub(crate) mod handoffs;
+pub(crate) mod leases;
 mod read;
 pub(crate) mod tokens;
 

@@ -16,6 +16,7 @@ mod configuration;
 mod handoffs;
 mod history;
 mod leadership;
+mod leases;
 mod lock;
 mod tokens;
 

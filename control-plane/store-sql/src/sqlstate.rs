@@ -93,6 +93,16 @@ fn of_sqlite(code: &str) -> Verdict {
     }
 }
 
+/// Another writer was first, or in the way: the same work, begun anew, may go well.
+pub(crate) fn is_lost_race(error: &sqlx::Error) -> bool {
+    let unique = |error: &sqlx::Error| {
+        error
+            .as_database_error()
+            .is_some_and(DatabaseError::is_unique_violation)
+    };
+    verdict(error) == Verdict::Contended || unique(error)
+}
+
 /// What the error says, without statement, values or address.
 pub(crate) fn text(error: &sqlx::Error) -> String {
     match error {

@@ -9,6 +9,8 @@
 mod faults;
 #[path = "postgres/leadership.rs"]
 mod leadership;
+#[path = "postgres/leases.rs"]
+mod leases;
 #[path = "postgres/schema.rs"]
 mod schema;
 

@@ -1,4 +1,5 @@
-//! The durable store: configuration, checkpoint of the hot state, history, usage, notes of conversations, leadership.
+//! The durable store: configuration, checkpoint of the hot state, history, usage, notes of conversations, leases,
+//! leadership.
 //!
 //! **Stance:** fail-closed for configuration and leases (a write that is not certainly committed is an
 //! error), fail-open for everything else (checkpoint, history and usage are retried or dropped and counted;
@@ -7,6 +8,7 @@
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod handoffs;
+mod leases;
 mod tokens;
 
 use std::fmt::Debug;
@@ -20,6 +22,7 @@ use tidegate_core::time::Timestamp;
 use crate::hot::{Entry, ReportMark};
 
 pub use handoffs::{HandoffStore, MAX_SEALED_HANDOFF_BYTES, SealedHandoff};
+pub use leases::{ActivityName, LeaseReply, LeaseStore, MAX_SWEPT_LEASES};
 pub use tokens::{
     LeaseAnswer, LeasedToken, RefreshedToken, SaveAnswer, SealedGrant, SealedToken, TokenLease,
     TokenRow, TokenStore,
@@ -282,6 +285,7 @@ pub trait DurableStore:
     ConfigurationStore
     + TokenStore
     + HandoffStore
+    + LeaseStore
     + CheckpointStore
     + HistoryStore
     + Leadership

@@ -28,7 +28,7 @@ pub struct Acquire<'a> {
     /// What could serve the model.
     pub eligibility: Eligibility<'a>,
     /// Why ordinary selection does not use a connection ([`EndReason::of_exclusion`]).
-    pub why: &'a dyn Fn(&ConnectionId) -> Option<EndReason>,
+    pub why: &'a (dyn Fn(&ConnectionId) -> Option<EndReason> + Sync),
     /// How long the lease shall last, in ms.
     pub ttl_ms: u64,
 }

@@ -1,8 +1,10 @@
 //! Where an inference request under a lease goes (`sessions-and-streams.md` §1.8, §1.10).
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::classify::TerminalKind;
+use crate::config::Document;
 use crate::ids::{ConnectionId, KeyId};
 use crate::routing::ExclusionReason;
 use crate::settings::LeaseSettings;
@@ -27,7 +29,7 @@ pub struct Inference<'a> {
     pub candidates: &'a [Eligible],
     /// Why ordinary selection does not use a connection; `None` where the reason is this request's alone and passes
     /// with it ([`EndReason::of_exclusion`]).
-    pub why: &'a dyn Fn(&ConnectionId) -> Option<EndReason>,
+    pub why: &'a (dyn Fn(&ConnectionId) -> Option<EndReason> + Sync),
 }
 
 impl fmt::Debug for Inference<'_> {
@@ -186,6 +188,39 @@ pub fn reconcile<'k>(
             Some(lease.end(reason, now))
         })
         .collect()
+}
+
+/// [`reconcile`] with what a document says. Documents know no scopes yet: every key that names connections may lease them.
+#[must_use]
+pub fn reconcile_with_document(
+    leases: &[Lease],
+    document: &Document,
+    now: Timestamp,
+) -> Vec<Change> {
+    let keys: BTreeMap<&KeyId, LeaseKey<'_>> = document
+        .keys
+        .iter()
+        .map(|key| {
+            let leasing = LeaseKey {
+                id: &key.id,
+                exclusive: true,
+                allowed_connections: &key.allowed_connections,
+            };
+            (&key.id, leasing)
+        })
+        .collect();
+    let enabled: BTreeSet<&ConnectionId> = document
+        .connections
+        .iter()
+        .filter(|connection| connection.enabled)
+        .map(|connection| &connection.id)
+        .collect();
+    reconcile(
+        leases,
+        |key| keys.get(key).copied(),
+        |connection| enabled.contains(connection),
+        now,
+    )
 }
 
 fn lost(

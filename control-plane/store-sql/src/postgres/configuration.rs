@@ -9,6 +9,7 @@ use tidegate_store::durable::{
     StoredVersion,
 };
 
+use super::leases::reconcile_in;
 use super::tokens::{load_grants, save_grants};
 use super::{BEGIN_SNAPSHOT, PgDurableStore, allow};
 use crate::call::{Failure, Progress, run};
@@ -79,7 +80,7 @@ impl ConfigurationStore for PgDurableStore {
         summary: &str,
     ) -> Result<u64, DurableStoreError> {
         check_secrets(secrets)?;
-        let document = to_json("the document", document)?;
+        let text = to_json("the document", document)?;
         let limit = self.limits.whole;
         run::<Postgres, _, _>(
             &self.pool,
@@ -93,7 +94,7 @@ impl ConfigurationStore for PgDurableStore {
                 )
                 // No stored version is negative.
                 .bind(i64::try_from(expected).unwrap_or(-1))
-                .bind(&document)
+                .bind(&text)
                 .bind(i64::try_from(secrets.revision).unwrap_or(-1))
                 .fetch_optional(&mut *tx)
                 .await?;
@@ -106,6 +107,7 @@ impl ConfigurationStore for PgDurableStore {
                 };
                 save_credentials(&mut tx, &secrets.credentials).await?;
                 save_grants(&mut tx, secrets).await?;
+                reconcile_in(&mut tx, document).await?;
                 sqlx::query(
                     "INSERT INTO admin_audit (author, action, summary, document_version)
                      VALUES ($1, 'save_document', $2, $3)",

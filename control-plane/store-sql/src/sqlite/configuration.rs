@@ -8,6 +8,7 @@ use tidegate_store::durable::{
     StoredVersion,
 };
 
+use super::leases::end_uncovered;
 use super::tokens::{load_grants, save_grants};
 use super::{SqliteDurableStore, Survives, begin};
 use crate::call::{Failure, Progress, run};
@@ -77,7 +78,7 @@ impl ConfigurationStore for SqliteDurableStore {
         summary: &str,
     ) -> Result<u64, DurableStoreError> {
         check_secrets(secrets)?;
-        let document = to_json("the document", document)?;
+        let text = to_json("the document", document)?;
         run::<Sqlite, _, _>(
             &self.writer,
             self.limits.whole,
@@ -89,7 +90,7 @@ impl ConfigurationStore for SqliteDurableStore {
                 )
                 // No stored version is negative.
                 .bind(i64::try_from(expected).unwrap_or(-1))
-                .bind(&document)
+                .bind(&text)
                 .bind(i64::try_from(secrets.revision).unwrap_or(-1))
                 .fetch_optional(&mut *tx)
                 .await?;
@@ -102,6 +103,7 @@ impl ConfigurationStore for SqliteDurableStore {
                 };
                 save_credentials(&mut tx, &secrets.credentials).await?;
                 save_grants(&mut tx, secrets).await?;
+                end_uncovered(&mut tx, document).await?;
                 sqlx::query(
                     "INSERT INTO admin_audit (author, action, summary, document_version)
                      VALUES (?1, 'save_document', ?2, ?3)",

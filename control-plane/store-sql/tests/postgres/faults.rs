@@ -10,7 +10,7 @@ use tidegate_core::time::Timestamp;
 use tidegate_core::version::Version;
 use tidegate_store::durable::{
     CheckpointStore as _, ConfigurationStore as _, DurableStore as _, DurableStoreError,
-    HistoryStore as _, SealedSecrets,
+    HistoryStore as _, LeaseStore as _, SealedSecrets,
 };
 use tidegate_store::hot::Entry;
 use tidegate_store_sql::{PgDurableStore, SqlLimits};
@@ -59,19 +59,22 @@ static NO_SECRETS: SealedSecrets = SealedSecrets {
 async fn every_call(store: &PgDurableStore) -> Vec<Result<(), DurableStoreError>> {
     let shard = Shard::new(0).unwrap();
     let (document, entries) = (Document::default(), entries());
-    let (ping, load, version, save, checkpoint, restore, sweep, list) = within(async {
-        tokio::join!(
-            store.ping(),
-            store.load_document(),
-            store.stored_version(),
-            store.save_document(0, &document, &NO_SECRETS, "ops", ""),
-            store.save_checkpoint(shard, &entries, &[], NOW),
-            store.load_checkpoint(shard, NOW),
-            store.delete_expired_checkpoint(NOW),
-            store.list_transitions(None, 1),
-        )
-    })
-    .await;
+    let (ping, load, version, save, checkpoint, restore, sweep, list, leases, tidy) =
+        within(async {
+            tokio::join!(
+                store.ping(),
+                store.load_document(),
+                store.stored_version(),
+                store.save_document(0, &document, &NO_SECRETS, "ops", ""),
+                store.save_checkpoint(shard, &entries, &[], NOW),
+                store.load_checkpoint(shard, NOW),
+                store.delete_expired_checkpoint(NOW),
+                store.list_transitions(None, 1),
+                store.list_leases(),
+                store.sweep_leases(LIMIT),
+            )
+        })
+        .await;
     vec![
         ping,
         load.map(drop),
@@ -81,6 +84,8 @@ async fn every_call(store: &PgDurableStore) -> Vec<Result<(), DurableStoreError>
         restore.map(drop),
         sweep.map(drop),
         list.map(drop),
+        leases.map(drop),
+        tidy.map(drop),
     ]
 }
 

@@ -12,6 +12,7 @@ mod checkpoint;
 mod configuration;
 mod handoffs;
 mod history;
+mod leases;
 mod samples;
 mod tokens;
 
@@ -28,6 +29,7 @@ pub use checkpoint::*;
 pub use configuration::*;
 pub use handoffs::*;
 pub use history::*;
+pub use leases::*;
 pub use tokens::*;
 
 /// Any failure of a case.
@@ -110,6 +112,23 @@ macro_rules! durable_conformance {
             of_concurrent_notes_one_is_saved
             notes_past_their_end_are_deleted
             a_note_beyond_its_bound_is_refused
+            vector_sessions_08_leases_are_acquired_renewed_and_given_back
+            vector_sessions_10_a_lease_holds_until_it_is_over
+            vector_sessions_13_what_is_not_eligible_is_not_given
+            vector_sessions_14_another_key_changes_nothing
+            vector_sessions_15_a_lease_moves
+            vector_sessions_16_a_lease_without_a_connection_is_lost
+            vector_sessions_22_owners_at_once_have_a_connection_each
+            vector_sessions_23_one_of_two_owners_wins
+            vector_sessions_59_attempts_in_flight_keep_their_connection
+            vector_sessions_60_attempts_are_over_with_the_drain
+            vector_sessions_62_a_renewed_lease_moves_the_horizon
+            a_fence_is_registered
+            a_document_ends_leases_it_does_not_cover
+            swept_leases_leave_their_generation
+            one_owner_at_once_has_one_lease
+            a_lease_that_moves_is_renewed_all_the_same
+            random_commands_give_a_connection_to_one_owner_at_a_time
             a_claim_is_confirmed_and_given_back
             the_store_answers_a_ping
         }

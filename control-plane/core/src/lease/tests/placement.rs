@@ -1,7 +1,12 @@
 use rstest::rstest;
+use serde_json::json;
 
+use crate::config::Document;
 use crate::ids::ConnectionId;
-use crate::lease::{EndReason, Lease, LeaseError, LeaseKey, LeaseState, Placement, reconcile};
+use crate::lease::{
+    Change, EndReason, Lease, LeaseError, LeaseKey, LeaseState, Placement, reconcile,
+    reconcile_with_document,
+};
 use crate::routing::ExclusionReason;
 
 use super::table::{Table, at, connection, generation, key, owner};
@@ -206,4 +211,33 @@ fn a_new_configuration_finds_an_overdue_lease_expired() {
         changes,
         [lease.end(EndReason::TtlExpired, lease.expires_at)]
     );
+}
+
+#[rstest]
+#[case::covered("k1", &["c1"], true, None)]
+#[case::without_its_key("k2", &["c1"], true, Some(EndReason::ManagedKeyRevoked))]
+#[case::for_another_connection("k1", &["c2"], true, Some(EndReason::AuthorizationChanged))]
+#[case::for_no_connection_by_name("k1", &[], true, Some(EndReason::AuthorizationChanged))]
+#[case::switched_off("k1", &["c1"], false, Some(EndReason::ConnectionIneligible))]
+fn a_document_says_what_may_be_leased(
+    #[case] key: &str,
+    #[case] allowed: &[&str],
+    #[case] enabled: bool,
+    #[case] reason: Option<EndReason>,
+) {
+    let document: Document = serde_json::from_value(json!({
+        "connections": [{"id": "c1", "provider": "p", "enabled": enabled}],
+        "keys": [{"id": key, "allowedConnections": allowed}],
+    }))
+    .unwrap();
+    let (table, _) = leased();
+    let changes = reconcile_with_document(&table.leases, &document, at(1));
+    let reasons: Vec<_> = changes
+        .iter()
+        .map(|change| match change {
+            Change::End { ended, .. } => Some(ended.reason),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(reasons, Vec::from_iter(reason.map(Some)));
 }

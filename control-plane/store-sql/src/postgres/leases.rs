@@ -1,0 +1,256 @@
+//! Leases in Postgres.
+//!
+//! READ COMMITTED, with locks taken in one order: leases by number, registrations by key, then counters and new rows.
+//! Rows that did not exist when the locks were taken are not locked; the unique indexes and the checks of
+//! [`transaction`] find them, and the rule is run again.
+
+mod activity;
+mod hygiene;
+mod transaction;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sqlx::{PgConnection, Postgres};
+use tidegate_core::config::Document;
+use tidegate_core::lease::{
+    Acquire, Eligibility, EndReason, Fence, FenceError, Grant, Inference, Lease, Named, OwnerHash,
+    Placement, acquire, place, release, renew, status,
+};
+use tidegate_core::settings::LeaseSettings;
+use tidegate_core::time::Timestamp;
+use tidegate_store::durable::{ActivityName, DurableStoreError, LeaseReply, LeaseStore};
+
+use super::PgDurableStore;
+use crate::call::{Failure, Progress, run};
+use crate::number::from_moment;
+use crate::rows::leases::{Found, LeaseNow, Scope, without_changes};
+pub(super) use hygiene::reconcile_in;
+use transaction::decide;
+
+/// The present.
+const CLOCK: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now";
+
+#[async_trait]
+impl LeaseStore for PgDurableStore {
+    async fn acquire_lease(
+        &self,
+        asked: &Acquire<'_>,
+        settings: &LeaseSettings,
+    ) -> Result<LeaseReply<Lease>, DurableStoreError> {
+        let candidates = match asked.eligibility {
+            Eligibility::Some(candidates) => candidates,
+            Eligibility::UnknownModel | Eligibility::None | Eligibility::Blocked => &[],
+        };
+        run::<Postgres, _, _>(
+            &self.pool,
+            self.limits.call,
+            async |connection: &mut PgConnection, progress: &Progress| {
+                let scope = Scope {
+                    owner: asked.owner,
+                    eligible: candidates,
+                    generation: None,
+                };
+                decide(connection, progress, &scope, |found| {
+                    acquire(&found.rows(), asked, settings, found.now)
+                })
+                .await
+            },
+        )
+        .await
+    }
+
+    async fn renew_lease(
+        &self,
+        owner: OwnerHash,
+        asked: Named<'_>,
+        ttl_ms: u64,
+    ) -> Result<LeaseReply<Lease>, DurableStoreError> {
+        run::<Postgres, _, _>(
+            &self.pool,
+            self.limits.call,
+            async |connection: &mut PgConnection, progress: &Progress| {
+                let scope = Scope {
+                    owner,
+                    eligible: &[],
+                    generation: None,
+                };
+                decide(connection, progress, &scope, |found| {
+                    renew(found.own.as_ref(), asked, ttl_ms, found.now)
+                })
+                .await
+            },
+        )
+        .await
+    }
+
+    async fn release_lease(
+        &self,
+        owner: OwnerHash,
+        asked: Named<'_>,
+        reason: EndReason,
+    ) -> Result<LeaseReply<Lease>, DurableStoreError> {
+        run::<Postgres, _, _>(
+            &self.pool,
+            self.limits.call,
+            async |connection: &mut PgConnection, progress: &Progress| {
+                let scope = Scope {
+                    owner,
+                    eligible: &[],
+                    generation: Some(asked.generation),
+                };
+                decide(connection, progress, &scope, |found| {
+                    let (own, newest) = (found.own.as_ref(), found.newest.as_ref());
+                    release(own, newest, asked, reason, found.now)
+                })
+                .await
+            },
+        )
+        .await
+    }
+
+    async fn lease_status(
+        &self,
+        owner: OwnerHash,
+        asked: Named<'_>,
+    ) -> Result<LeaseReply<Lease>, DurableStoreError> {
+        run::<Postgres, _, _>(
+            &self.pool,
+            self.limits.call,
+            async |connection: &mut PgConnection, _: &Progress| {
+                let found = read_own(connection, owner).await?;
+                let answer = status(found.own.as_ref(), asked, found.now).cloned();
+                Ok(found.reply(answer))
+            },
+        )
+        .await
+    }
+
+    async fn place_under_lease(
+        &self,
+        asked: &Inference<'_>,
+        settings: &LeaseSettings,
+    ) -> Result<LeaseReply<Placement>, DurableStoreError> {
+        let owner = asked.name.owner;
+        run::<Postgres, _, _>(
+            &self.pool,
+            self.limits.call,
+            async |connection: &mut PgConnection, progress: &Progress| {
+                // As long as the owner's row stays as it is, the others do not count.
+                let found = read_own(connection, owner).await?;
+                let step = place(&found.rows(), asked, settings, found.now);
+                if let Some(answer) = without_changes(step) {
+                    return Ok(found.reply(answer));
+                }
+                let scope = Scope {
+                    owner,
+                    eligible: asked.candidates,
+                    generation: None,
+                };
+                decide(connection, progress, &scope, |found| {
+                    place(&found.rows(), asked, settings, found.now)
+                })
+                .await
+            },
+        )
+        .await
+    }
+
+    async fn fence(
+        &self,
+        asked: &Fence<'_>,
+        settings: &LeaseSettings,
+    ) -> Result<Result<Grant, FenceError>, DurableStoreError> {
+        run::<Postgres, _, _>(
+            &self.pool,
+            self.limits.call,
+            async |connection: &mut PgConnection, progress: &Progress| {
+                activity::fence(connection, progress, asked, settings).await
+            },
+        )
+        .await
+    }
+
+    async fn renew_activity(
+        &self,
+        activity: &ActivityName,
+        settings: &LeaseSettings,
+    ) -> Result<Option<Grant>, DurableStoreError> {
+        run::<Postgres, _, _>(
+            &self.pool,
+            self.limits.call,
+            async |connection: &mut PgConnection, progress: &Progress| {
+                activity::renew(connection, progress, activity, settings).await
+            },
+        )
+        .await
+    }
+
+    async fn delete_activity(&self, activity: &ActivityName) -> Result<(), DurableStoreError> {
+        run::<Postgres, _, _>(
+            &self.pool,
+            self.limits.call,
+            async |connection: &mut PgConnection, progress: &Progress| {
+                activity::delete(connection, progress, activity).await
+            },
+        )
+        .await
+    }
+
+    async fn reconcile_leases(&self, document: &Document) -> Result<u64, DurableStoreError> {
+        run::<Postgres, _, _>(
+            &self.pool,
+            self.limits.whole,
+            async |connection: &mut PgConnection, progress: &Progress| {
+                hygiene::reconcile(connection, progress, document, self.limits.whole).await
+            },
+        )
+        .await
+    }
+
+    async fn list_leases(&self) -> Result<(Timestamp, Vec<Lease>), DurableStoreError> {
+        run::<Postgres, _, _>(
+            &self.pool,
+            self.limits.whole,
+            async |connection: &mut PgConnection, _: &Progress| hygiene::list(connection).await,
+        )
+        .await
+    }
+
+    async fn sweep_leases(&self, keep: Duration) -> Result<u64, DurableStoreError> {
+        run::<Postgres, _, _>(
+            &self.pool,
+            self.limits.call,
+            async |connection: &mut PgConnection, progress: &Progress| {
+                hygiene::sweep(connection, progress, keep).await
+            },
+        )
+        .await
+    }
+}
+
+/// The owner's row that has not ended, and the present.
+async fn read_own(connection: &mut PgConnection, owner: OwnerHash) -> Result<Found, Failure> {
+    let row: Option<LeaseNow> = sqlx::query_as(
+        "SELECT id, owner, key_id, provider, connection, generation, acquired_at, renewed_at,
+                expires_at, ended_at, end_reason,
+                (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now
+         FROM leases WHERE owner = $1 AND ended_at IS NULL",
+    )
+    .bind(owner.to_string())
+    .fetch_optional(&mut *connection)
+    .await?;
+    let (own, now) = match row {
+        Some(row) => {
+            let (lease, now) = row.read()?;
+            (Some(lease), now)
+        }
+        None => (None, clock(connection).await?),
+    };
+    Ok(Found::of_own(own, now))
+}
+
+async fn clock(connection: &mut PgConnection) -> Result<Timestamp, sqlx::Error> {
+    let now = sqlx::query_scalar(CLOCK).fetch_one(connection).await?;
+    Ok(from_moment(now))
+}

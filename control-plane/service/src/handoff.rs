@@ -17,8 +17,8 @@ use tidegate_core::routing::relay::{
     HandoffName, MAX_LIFE_MS, NoHandoff, Note, Served, Standing, Terms, wanted,
 };
 use tidegate_core::routing::resolve;
-use tidegate_core::telemetry::quota::combined;
-use tidegate_core::telemetry::{QuotaSnapshot, Telemetry as _};
+use tidegate_core::telemetry::QuotaSnapshot;
+use tidegate_core::telemetry::quota::{self, QuotaSource};
 use tidegate_core::time::Timestamp;
 use tidegate_store::durable::{DurableStore, DurableStoreError, SealedHandoff};
 use tidegate_store::hot::{HotStoreError, Swap, SwapOutcome, SwapRefusal};
@@ -32,8 +32,9 @@ use crate::hot::Hot;
 use crate::telemetry::handoff_metrics::{HandoffEvent, HandoffMetrics};
 use crate::telemetry::metrics::Metrics;
 
-/// How long nobody else is told to make a note. Data planes take 45 s at most.
-const GUARD: Duration = Duration::from_secs(60);
+/// How long nobody else is told to make a note. Data planes take 45 s at most; the rest keeps a model that fails to sum
+/// up from being asked again after each turn.
+const GUARD: Duration = Duration::from_secs(300);
 /// Schema of the guard's value.
 const SCHEMA: u32 = 1;
 /// Limit of a call to a store. No decision waits for one.
@@ -128,9 +129,11 @@ impl Handoffs {
         let Some(route) = resolve(&config, success.name.combo.as_str()) else {
             return Ok(Err(NoHandoff::OtherStrategy));
         };
-        let gathered = self.fleet.fleet().quota(&success.connection);
-        let gathered = gathered.map(|quota| QuotaSnapshot::clone(&quota));
-        let quota = combined(gathered.into_iter().chain(success.quota.clone()), now);
+        let mut told = self.fleet.told(&success.connection);
+        if let Some(seen) = success.quota.clone() {
+            quota::add(&mut told, QuotaSource::Headers, seen);
+        }
+        let quota = quota::combined(told, now);
         let served = Served {
             provider: &success.provider,
             model: &success.model,

@@ -27,18 +27,25 @@ const OFFER_PAUSE: Duration = Duration::from_millis(500);
 
 impl PlaneClient {
     /// The note that stands, and the connection that it was made on. Takes at most as long as a decision
-    /// ([`crate::Limits::decide`]); without an answer by then there is none.
+    /// ([`crate::Limits::decide`]); without an answer by then there is none. While answers about notes or decisions do
+    /// not come, nobody is asked, so that no request waits in vain.
     pub async fn fetch_handoff(&self, name: &HandoffName) -> Option<(Note, ConnectionId)> {
         let request = proto::FetchHandoffRequest {
             name: Some(wire::handoff::name_to_proto(name)),
         };
+        let gate = &self.inner.gate;
+        if !gate.admits_note(Instant::now()) {
+            return None;
+        }
         let limit = self.inner.limits.decide;
         let answer = self
             .ask_handoffs(limit, |mut client| {
                 let request = request.clone();
                 async move { client.fetch_handoff(request).await }
             })
-            .await?;
+            .await;
+        gate.looked_up_note(answer.is_some(), Instant::now());
+        let answer = answer?;
         // Unset means that there is none.
         answer.note.as_ref()?;
         let note = wire::handoff::note_from_proto(answer.note);

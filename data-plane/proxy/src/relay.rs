@@ -1,6 +1,6 @@
 //! Notes that follow conversations to another account (`routing.md` §8.4).
 //!
-//! Only a request that names its session and a combo with the strategy `context-relay` has a [`Relay`]. While its first
+//! Only a request with an API key that names its session and a combo with the strategy `context-relay` has a [`Relay`]. While its first
 //! decision is made, the note of its conversation is asked for. An attempt on another connection than the one that the
 //! note was made on is told it, ahead of everything else. After a success the control plane is asked whether a note is
 //! to be made; if so, a request of our own has the conversation summed up ([`make`]). The client waits for none of it
@@ -54,7 +54,7 @@ impl Relay {
             (combo.strategy == Strategy::ContextRelay).then(|| combo.name.clone())?
         };
         let key = SessionKey::of_headers(|name| Some(headers.get(name)?.as_bytes()))?;
-        let client = facts.key.as_ref().map(|key| &key.id);
+        let client = &facts.key.as_ref()?.id;
         let name = HandoffName {
             session: SessionDigest::of(client, &key),
             combo,

@@ -5,10 +5,12 @@
 //! of the session that another account serves get the note ahead of everything else.
 //!
 //! **When.** After a success of a request that names its session, on an account of codex whose used share is at least
-//! the threshold and below [`END`], unless a note stands or is being made. Nothing known of the quota is no reason.
+//! the threshold and below [`END`], unless a note stands or is being made. Nothing known of the quota is no reason. The
+//! quota is that of a session, a week, a month or a model; the limits of a minute, which headers tell without a name, are
+//! no reason to go elsewhere.
 //!
 //! **How long.** A note lasts until the earliest end of a window of the account's quota, 5 hours where none is known, and
-//! never longer than [`MAX_LIFE_MS`].
+//! never longer than [`MAX_LIFE_MS`]. One that would end within [`LEAST_LIFE_MS`] is not made.
 //!
 //! | room | what it holds |
 //! |---|---|
@@ -31,7 +33,7 @@ use crate::session_key::SessionKey;
 use crate::telemetry::QuotaSnapshot;
 use crate::time::Timestamp;
 
-use super::strategy::quota::{SESSION_MS, Window, is_enough, windows};
+use super::strategy::quota::{SESSION_MS, Window, is_enough, lasting};
 use super::{RequestFacts, Route};
 
 pub use note::{
@@ -48,6 +50,8 @@ pub const PROVIDER: &str = "codex";
 pub const MAX_OUTPUT_TOKENS: u32 = 800;
 /// Temperature that a summary is made at.
 pub const TEMPERATURE: f64 = 0.1;
+/// Shortest life of a note, in ms: making it may take most of a minute.
+pub const LEAST_LIFE_MS: u64 = 2 * 60_000;
 /// Longest life of a note, in ms: seven days, the longest window of a quota that is known to repeat.
 pub const MAX_LIFE_MS: u64 = 7 * 86_400_000;
 /// Fewest and most messages that may be summed up.
@@ -65,17 +69,18 @@ pub const INSTRUCTION: &str = "You prepare a conversation to be continued by ano
     \"entities\": at most 10 names of files, functions, people or things that matter}";
 
 /// A session of one client: a hash over the client's key and what names the session, so that neither leaves the data
-/// plane, and equal names of two clients are two sessions.
+/// plane, and equal names of two clients are two sessions. Without a key nobody knows whose session a name is: strangers
+/// that choose the same one would be told what the other one said.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionDigest(pub [u8; 32]);
 
 impl SessionDigest {
-    /// The session `key` of the client with this API key; of nobody where keys are not required.
+    /// The session `key` of the client with this API key.
     #[must_use]
-    pub fn of(client: Option<&KeyId>, key: &SessionKey) -> Self {
+    pub fn of(client: &KeyId, key: &SessionKey) -> Self {
         let mut hash = Sha256::new();
         // No id of a key holds a NUL.
-        hash.update(client.map_or("", KeyId::as_str));
+        hash.update(client.as_str());
         hash.update([0]);
         hash.update(key.as_str());
         Self(hash.finalize().into())
@@ -125,7 +130,7 @@ pub enum NoHandoff {
     QuotaUnknown,
     /// Less is used than the threshold.
     BelowThreshold,
-    /// At least [`END`] is used.
+    /// At least [`END`] is used, or a window begins anew so soon that the note would hardly be told.
     TooLate,
     /// A note stands.
     Active,
@@ -196,7 +201,7 @@ pub fn wanted(route: &Route<'_>, served: Served<'_>, now: Timestamp) -> Result<T
         return Err(NoHandoff::OtherProvider);
     }
     let quota = served.quota.ok_or(NoHandoff::QuotaUnknown)?;
-    let running: Vec<Window> = windows(quota, served.model)
+    let running: Vec<Window> = lasting(quota, served.model, now)
         .filter(|window| !window.is_over(now))
         .collect();
     let used = running
@@ -214,6 +219,9 @@ pub fn wanted(route: &Route<'_>, served: Served<'_>, now: Timestamp) -> Result<T
         return Err(NoHandoff::BelowThreshold);
     }
     let first_end = running.iter().filter_map(|window| window.resets_at).min();
+    if first_end.is_some_and(|end| end.remaining_ms(now) < LEAST_LIFE_MS) {
+        return Err(NoHandoff::TooLate);
+    }
     Ok(Terms {
         model: config
             .handoff_model
@@ -229,8 +237,9 @@ pub fn wanted(route: &Route<'_>, served: Served<'_>, now: Timestamp) -> Result<T
     })
 }
 
-/// What the request that sums up is about. It is the client's own as far as keys and rules go, and has nothing of its
-/// body. `target_key` is the execution key of the target that served.
+/// What the request that sums up is about. It is the client's own as far as keys, tags, budget and rules go, and has
+/// nothing of its body. It stays on the account that the client insisted on, unless the combo names a model for this.
+/// `target_key` is the execution key of the target that served.
 #[must_use]
 pub fn summary_facts(
     facts: &RequestFacts,
@@ -252,6 +261,13 @@ pub fn summary_facts(
     RequestFacts {
         key: facts.key.clone(),
         member,
+        forced_connection: facts
+            .forced_connection
+            .clone()
+            .filter(|_| terms.model.is_none()),
+        tags: facts.tags.clone(),
+        budget: facts.budget,
+        budget_fallback: facts.budget_fallback,
         estimated_tokens: Some(bytes.div_ceil(BYTES_PER_TOKEN)),
         ..RequestFacts::new(model, facts.protocol)
     }

@@ -149,7 +149,7 @@ fn combo(past: ComboPast) -> Combo {
 fn connection(past: ConnectionPast, now: Timestamp) -> Connection {
     Connection {
         requests: past.ended,
-        quota: quota::combined(past.quotas.values().cloned(), now).map(Arc::new),
+        quota: quota::combined(past.quotas.clone(), now).map(Arc::new),
         told: past.quotas,
         models: past
             .models

@@ -6,11 +6,13 @@
 //! | `answer` | what the answer of a quota endpoint tells |
 //! | `told` | what is asked of a quota that somebody tells |
 //! | `poll` | when a quota endpoint is asked |
+//! | `window` | how windows are read, and until when a limit stands |
 
 mod answer;
 mod headers;
 mod poll;
 mod told;
+pub(crate) mod window;
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -33,6 +35,9 @@ pub const QUOTA_MS: u64 = 24 * 3_600_000;
 /// Latest end of a window that is believed, from now in ms: 31 days.
 const MAX_RESET_MS: u64 = 31 * 86_400_000;
 
+/// How long ago a window that a provider tells of may have begun anew: clocks differ, in ms.
+const MAX_BEHIND_MS: u64 = 60_000;
+
 /// Who told a quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum QuotaSource {
@@ -51,6 +56,13 @@ pub fn counts(quota: &QuotaSnapshot, now: Timestamp) -> bool {
     now.ms_since(quota.observed_at) < QUOTA_MS
 }
 
+/// The moment when a provider says that a window begins anew, unless it is too far away or long past: 0 and the like
+/// stand for "not known", and a window that is full is not to be taken for one that begins anew now.
+fn believed(moment: Timestamp, now: Timestamp) -> Option<Timestamp> {
+    let is_near = moment.remaining_ms(now) <= MAX_RESET_MS && now.ms_since(moment) < MAX_BEHIND_MS;
+    is_near.then_some(moment)
+}
+
 /// Adds what a source told to what it had told before ([`merged`]).
 pub fn add(told: &mut Told, source: QuotaSource, quota: QuotaSnapshot) {
     let held = told.entry(source).or_default();
@@ -59,18 +71,27 @@ pub fn add(told: &mut Told, source: QuotaSource, quota: QuotaSnapshot) {
 
 /// What is known at `now` when all of these were told: of each window what was told of it last. Answers often tell the
 /// limits of a minute and nothing of the week.
+///
+/// A limit that a fetched one says is reached stands, whatever headers of later answers say, until it is fetched anew
+/// or the window that it may have meant begins anew: few headers say anything of it.
 #[must_use]
 pub fn combined(
-    quotas: impl IntoIterator<Item = QuotaSnapshot>,
+    told: impl IntoIterator<Item = (QuotaSource, QuotaSnapshot)>,
     now: Timestamp,
 ) -> Option<QuotaSnapshot> {
-    let mut known = quotas.into_iter().reduce(merged)?;
+    let told: Vec<_> = told.into_iter().collect();
+    let fetched = told
+        .iter()
+        .find(|(source, _)| *source == QuotaSource::Fetched);
+    let limit_stands = fetched.is_some_and(|(_, quota)| window::limit_stands(quota, now));
+    let mut known = told.into_iter().map(|(_, quota)| quota).reduce(merged)?;
     known.forget(now);
     // A share without a window says nothing once it has begun anew.
     if known.resets_at.is_some_and(|end| end <= now) && known.used.is_some() {
         known.used = None;
         known.resets_at = None;
     }
+    known.limit_reached |= limit_stands;
     Some(known)
 }
 
@@ -201,6 +222,8 @@ impl QuotaSnapshot {
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
+
     use super::*;
     use crate::number::Finite;
     use crate::telemetry::QuotaWindow;
@@ -300,7 +323,7 @@ mod tests {
             ..at(10)
         };
         let headers = merged(monday, minute(20));
-        let known = combined([headers, fetched], NOW.plus_ms(20)).unwrap();
+        let known = combined(both(&fetched, &headers), NOW.plus_ms(20)).unwrap();
         assert_eq!(known.weekly, Some(told_at(10, window(0.95))));
         assert_eq!(known.used, minute(20).used);
     }
@@ -317,12 +340,69 @@ mod tests {
         assert_eq!(known.weekly_by_model.len(), MAX_MODEL_WINDOWS);
     }
 
+    fn both(fetched: &QuotaSnapshot, seen: &QuotaSnapshot) -> [(QuotaSource, QuotaSnapshot); 2] {
+        [
+            (QuotaSource::Fetched, fetched.clone()),
+            (QuotaSource::Headers, seen.clone()),
+        ]
+    }
+
+    #[rstest]
+    #[case::whatever_later_headers_say(true, None, 1, true)]
+    #[case::until_the_full_window_begins_anew(true, Some(1.0), 999, true)]
+    #[case::it_began_anew(true, Some(1.0), 1_000, false)]
+    #[case::for_a_day_where_no_window_is_told(true, None, 86_399_999, true)]
+    #[case::a_day_is_over(true, None, 86_400_000, false)]
+    #[case::it_was_never_said(false, Some(1.0), 1, false)]
+    fn a_limit_that_was_fetched_stands(
+        #[case] limit_reached: bool,
+        #[case] session: Option<f64>,
+        #[case] after_ms: u64,
+        #[case] expected: bool,
+    ) {
+        let fetched = QuotaSnapshot {
+            session: session.map(window),
+            limit_reached,
+            ..at(0)
+        };
+        let seen = QuotaSnapshot {
+            session: Some(window(0.3)),
+            ..at(1)
+        };
+        let known = combined(both(&fetched, &seen), NOW.plus_ms(after_ms)).unwrap();
+        assert_eq!(known.limit_reached, expected);
+        assert_eq!(known.session, seen.session);
+    }
+
+    #[rstest]
+    #[case::fetched_since(true, false, false)]
+    #[case::said_since(false, true, true)]
+    fn the_newest_says_whether_the_limit_is_reached(
+        #[case] before: bool,
+        #[case] after: bool,
+        #[case] expected: bool,
+    ) {
+        let seen = QuotaSnapshot {
+            limit_reached: before,
+            ..at(0)
+        };
+        let fetched = QuotaSnapshot {
+            limit_reached: after,
+            ..at(1)
+        };
+        assert_eq!(
+            combined(both(&fetched, &seen), NOW.plus_ms(2))
+                .unwrap()
+                .limit_reached,
+            expected
+        );
+    }
+
     #[test]
     fn the_newest_counts_and_others_fill_in_windows_it_does_not_name() {
         let fetched = QuotaSnapshot {
             session: Some(window(0.2)),
             weekly: Some(window(0.9)),
-            limit_reached: true,
             observed_at: NOW.minus_ms(5_000),
             ..QuotaSnapshot::default()
         };
@@ -333,7 +413,7 @@ mod tests {
             observed_at: NOW,
             ..QuotaSnapshot::default()
         };
-        let known = combined([fetched.clone(), seen.clone()], NOW).unwrap();
+        let known = combined(both(&fetched, &seen), NOW).unwrap();
         assert_eq!(known.session, Some(window(0.3)));
         let weekly = QuotaWindow {
             observed_at: Some(fetched.observed_at),
@@ -341,8 +421,7 @@ mod tests {
         };
         assert_eq!(known.weekly, Some(weekly));
         assert_eq!(known.used, seen.used);
-        assert!(!known.limit_reached);
-        let later = combined([seen, fetched], NOW.plus_ms(60_000)).unwrap();
+        let later = combined(both(&fetched, &seen), NOW.plus_ms(60_000)).unwrap();
         assert_eq!((later.used, later.resets_at), (None, None));
         assert_eq!(combined([], NOW), None);
     }

@@ -47,7 +47,7 @@ impl Admin {
         let told = self.fleet.told(&connection.id);
         Known {
             connection,
-            combined: quota::combined(told.values().cloned(), now),
+            combined: quota::combined(told.clone(), now),
             told,
             polled: endpoint_of(config, connection).is_some(),
             now,

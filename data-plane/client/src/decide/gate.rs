@@ -14,6 +14,8 @@ use crate::metrics::ClientMetrics;
 pub(crate) struct Gate {
     patience: Patience,
     state: Mutex<State>,
+    /// How those stand that look notes up: the durable store may be silent while decisions are made.
+    notes: Mutex<Contact>,
     metrics: ClientMetrics,
 }
 
@@ -28,7 +30,24 @@ impl Gate {
         Self {
             patience,
             state: Mutex::default(),
+            notes: Mutex::default(),
             metrics,
+        }
+    }
+
+    /// Whether a note is to be looked up: a request waits for it. Not while the control plane is not well, and once in a
+    /// while when nobody looked one up several times in a row.
+    pub(crate) fn admits_note(&self, now: Instant) -> bool {
+        self.standing(now) == Standing::Well && self.notes.lock().admits(&self.patience, now)
+    }
+
+    /// A note was looked up, or was not in time.
+    pub(crate) fn looked_up_note(&self, answered: bool, now: Instant) {
+        let mut notes = self.notes.lock();
+        if answered {
+            notes.answered(now);
+        } else {
+            notes.missed(&self.patience, now);
         }
     }
 
@@ -101,5 +120,49 @@ fn tell(line: Line) {
             decided,
             periods,
         }) => tracing::info!(?lasted, decided, periods, "the control plane decides again"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const EVERY: Duration = Duration::from_millis(500);
+
+    fn gate() -> Gate {
+        let patience = Patience {
+            threshold: 3,
+            every: EVERY,
+            silence: Duration::from_secs(3),
+        };
+        Gate::new(patience, ClientMetrics::default())
+    }
+
+    #[test]
+    fn notes_that_nobody_finds_are_looked_up_once_in_a_while() {
+        let (gate, now) = (gate(), Instant::now());
+        for _ in 0..3 {
+            assert!(gate.admits_note(now));
+            gate.looked_up_note(false, now);
+        }
+        assert!(!gate.admits_note(now));
+        assert!(gate.admits(now), "decisions are another matter");
+        assert!(gate.admits_note(now + EVERY));
+        assert!(!gate.admits_note(now + EVERY));
+        gate.looked_up_note(true, now + EVERY);
+        assert!(gate.admits_note(now + EVERY));
+    }
+
+    #[test]
+    fn nobody_waits_for_a_note_while_the_control_plane_is_not_well() {
+        let (gate, now) = (gate(), Instant::now());
+        for _ in 0..3 {
+            gate.missed(now);
+        }
+        assert!(!gate.admits_note(now + EVERY));
+        gate.answered(now + EVERY);
+        assert!(gate.admits_note(now + EVERY));
     }
 }

@@ -22,7 +22,7 @@ use crate::plan::{Conversation, text};
 use crate::proxy::Shared;
 use crate::request::RequestBody;
 
-/// How long a note may take. The control plane tells nobody else to make it for a minute.
+/// How long a note may take. The control plane tells nobody else to make it for longer.
 const LIMIT: Duration = Duration::from_secs(45);
 
 /// A success, and the target of the combo that it was at.

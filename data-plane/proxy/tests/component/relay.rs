@@ -1,5 +1,7 @@
 //! `context-relay`: notes that follow conversations to another account.
 
+use std::sync::atomic::Ordering;
+
 use http::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -12,8 +14,9 @@ const RESPONSES: &str = "/v1/responses";
 const NOTE: &str = r#"Sure: {"summary": "they sail", "decisions": ["go west"]}"#;
 const SAID: &str = "captain, which way";
 
-/// Provider `codex` with two accounts at the upstream of `one`, whose headers tell that so much of 100 is left.
-async fn start(left: u32) -> Bench {
+/// Provider `codex` with two accounts at the upstream of `one`, whose headers tell that so many percent of the session's
+/// quota are used.
+async fn start(used: u32) -> Bench {
     let bench = Bench::start_with(Options {
         relay: true,
         ..Options::default()
@@ -25,18 +28,25 @@ async fn start(left: u32) -> Bench {
         chunk_bytes: 1,
         ..Reply::default()
     });
-    quota(&bench, left);
+    quota(&bench, used);
     bench
 }
 
-fn quota(bench: &Bench, left: u32) {
-    let headers = [
-        ("x-ratelimit-limit-requests", "100".to_owned()),
-        ("x-ratelimit-remaining-requests", left.to_string()),
-        ("x-ratelimit-reset-requests", "1h".to_owned()),
-    ];
-    let headers = headers.map(|(name, value)| (name.to_owned(), value));
-    bench.one.set_headers(headers.to_vec());
+fn quota(bench: &Bench, used: u32) {
+    tell(
+        bench,
+        &[
+            ("x-codex-primary-used-percent", &used.to_string()),
+            ("x-codex-primary-window-minutes", "300"),
+            ("x-codex-primary-reset-after-seconds", "3600"),
+        ],
+    );
+}
+
+fn tell(bench: &Bench, headers: &[(&str, &str)]) {
+    let headers = headers.iter().copied();
+    let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    bench.one.set_headers(headers.collect());
 }
 
 /// One turn of a session on an account.
@@ -70,14 +80,18 @@ fn summaries(bench: &Bench) -> Vec<Value> {
 }
 
 async fn ends(bench: &Bench, end: &str, count: f64) {
+    let name = format!("tidegate_dp_handoffs_total{{end=\"{end}\"}}");
+    reaches(bench, &name, count).await;
+}
+
+async fn reaches(bench: &Bench, name: &str, count: f64) {
     let waiting = async {
-        let name = format!("tidegate_dp_handoffs_total{{end=\"{end}\"}}");
-        while bench.metric(&name).await < count {
+        while bench.metric(name).await < count {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
     };
     let waited = tokio::time::timeout(LIMIT, waiting).await;
-    assert!(waited.is_ok(), "{count} times {end}");
+    assert!(waited.is_ok(), "{name} reaches {count}");
 }
 
 fn last(bench: &Bench) -> Value {
@@ -94,7 +108,7 @@ async fn a_note_is_made_once_and_told_to_the_other_account(
     #[case] path: &str,
     #[case] stream: bool,
 ) {
-    let bench = start(10).await;
+    let bench = start(90).await;
     turn(&bench, path, "s", "codex-a", stream).await;
     ends(&bench, "saved", 1.0).await;
     let summaries_now = summaries(&bench);
@@ -134,7 +148,7 @@ async fn a_note_is_made_once_and_told_to_the_other_account(
 
 #[tokio::test]
 async fn other_sessions_and_requests_without_one_are_told_nothing() {
-    let bench = start(10).await;
+    let bench = start(90).await;
     turn(&bench, CHAT, "s", "codex-a", false).await;
     ends(&bench, "saved", 1.0).await;
     for session in ["", "other"] {
@@ -149,19 +163,69 @@ async fn other_sessions_and_requests_without_one_are_told_nothing() {
 }
 
 #[rstest]
-#[case::little_used(16)]
-#[case::too_late(5)]
+#[case::little_used(84)]
+#[case::too_late(95)]
 #[tokio::test]
-async fn no_note_is_made_outside_the_range(#[case] left: u32) {
-    let bench = start(left).await;
+async fn no_note_is_made_outside_the_range(#[case] used: u32) {
+    let bench = start(used).await;
     turn(&bench, CHAT, "s", "codex-a", false).await;
     ends(&bench, "not_wanted", 1.0).await;
     assert_eq!(summaries(&bench).len(), 0);
 }
 
 #[tokio::test]
+async fn the_limit_of_a_minute_is_no_reason() {
+    let bench = start(90).await;
+    tell(
+        &bench,
+        &[
+            ("x-ratelimit-limit-requests", "100"),
+            ("x-ratelimit-remaining-requests", "10"),
+            ("x-ratelimit-reset-requests", "1m"),
+        ],
+    );
+    turn(&bench, CHAT, "s", "codex-a", false).await;
+    ends(&bench, "not_wanted", 1.0).await;
+    assert_eq!(summaries(&bench).len(), 0);
+}
+
+/// Its account may have only one permit, or its provider only one probe.
+#[tokio::test]
+async fn a_client_that_leaves_while_its_note_is_looked_for_gives_back_what_was_granted() {
+    let bench = start(90).await;
+    bench.control.forgets_notes.store(true, Ordering::Relaxed);
+    let decided = "tidegate_dp_decisions_total{step=\"dispatch\",by=\"control_plane\"}";
+    tokio::select! {
+        () = turn(&bench, CHAT, "s", "codex-a", false) => panic!("there was an answer"),
+        () = reaches(&bench, decided, 1.0) => {}
+    }
+    bench
+        .until("the attempt is given back", |bench| {
+            bench.control.heard().abandoned.len() == 1
+        })
+        .await;
+    assert_eq!(bench.control.heard().notes_asked, 1);
+    assert_eq!(bench.one.log().count(&Selector::any()), 0);
+}
+
+#[tokio::test]
+async fn without_a_key_there_are_no_notes() {
+    let bench = Bench::start_with(Options {
+        relay: true,
+        keys: false,
+        ..Options::default()
+    })
+    .await;
+    quota(&bench, 90);
+    turn(&bench, CHAT, "s", "codex-a", false).await;
+    turn(&bench, CHAT, "s", "codex-b", false).await;
+    assert_eq!(bench.control.heard().notes_asked, 0);
+    assert_eq!(summaries(&bench).len(), 0);
+}
+
+#[tokio::test]
 async fn a_second_success_makes_none_while_one_is_being_made() {
-    let bench = start(10).await;
+    let bench = start(90).await;
     let gate = Gate::new();
     let held = Mode::AtGate {
         gate: gate.clone(),
@@ -189,7 +253,7 @@ async fn a_second_success_makes_none_while_one_is_being_made() {
 )]
 #[tokio::test]
 async fn what_is_no_summary_is_not_kept(#[case] mode: Mode, #[case] end: &str) {
-    let bench = start(10).await;
+    let bench = start(90).await;
     bench
         .one
         .set(Selector::any(), vec![Mode::Ok, mode.clone(), mode]);
@@ -199,7 +263,7 @@ async fn what_is_no_summary_is_not_kept(#[case] mode: Mode, #[case] end: &str) {
 
 #[tokio::test]
 async fn usage_of_a_summary_is_recorded_and_a_drain_ends_it() {
-    let bench = start(10).await;
+    let bench = start(90).await;
     turn(&bench, CHAT, "s", "codex-a", false).await;
     ends(&bench, "saved", 1.0).await;
     bench
@@ -232,7 +296,7 @@ async fn usage_of_a_summary_is_recorded_and_a_drain_ends_it() {
 #[tokio::test]
 async fn only_so_many_notes_are_made_at_once() {
     const MOST: usize = 32;
-    let bench = start(10).await;
+    let bench = start(90).await;
     let turns_and_summaries = Behaviour::Cycle(vec![Mode::Ok, Mode::Hang]);
     bench.one.set(Selector::any(), turns_and_summaries);
     for number in 1..=MOST {

@@ -16,9 +16,9 @@ use crate::rotation::patient;
 const OTHER_KEY: &str = "tg-other-key";
 const NOTE: &str = "they sail to the west";
 
-/// Provider `codex` with two accounts at the upstream of `one`, `glm` with one at that of `two`; both tell that so much
-/// of 100 is left. Model `n` sums up.
-async fn start(left: u32) -> Result<World> {
+/// Provider `codex` with two accounts at the upstream of `one`, `glm` with one at that of `two`; both tell that so many
+/// percent of the session's quota are used. Model `n` sums up.
+async fn start(used: u32) -> Result<World> {
     let world = World::start_with(patient()).await?;
     world.fleet.write_secret("other.key", OTHER_KEY)?;
     let document = format!(
@@ -58,9 +58,11 @@ settings:
             ..Reply::default()
         });
         let headers = [
-            ("x-ratelimit-limit-requests", "100".to_owned()),
-            ("x-ratelimit-remaining-requests", left.to_string()),
-            ("x-ratelimit-reset-requests", "1h".to_owned()),
+            ("x-codex-primary-used-percent", used.to_string()),
+            ("x-codex-primary-window-minutes", "300".to_owned()),
+            ("x-codex-primary-reset-after-seconds", "3600".to_owned()),
+            ("x-codex-secondary-used-percent", "10".to_owned()),
+            ("x-codex-secondary-window-minutes", "10080".to_owned()),
         ];
         upstream.set_headers(
             headers
@@ -157,7 +159,7 @@ async fn ends(world: &World, plane: usize, end: &str, count: f64) -> Result<()> 
 
 #[tokio::test]
 async fn vector_routing_v_cr2_a_note_is_made_once_and_told_to_the_other_account() -> Result<()> {
-    let world = start(10).await?;
+    let world = start(90).await?;
     until_saved(&world, FIRST).await?;
     // It stands in the whole fleet: nobody makes another one, and it is told at the other data plane.
     say(&world, ELSEWHERE).await?;
@@ -196,16 +198,26 @@ async fn vector_routing_v_cr2_a_note_is_made_once_and_told_to_the_other_account(
 
 #[tokio::test]
 async fn vector_routing_v_cr3_too_late_for_a_note() -> Result<()> {
-    let world = start(5).await?;
+    let world = start(95).await?;
     say(&world, FIRST).await?;
     ends(&world, 0, "not_wanted", 1.0).await?;
+    // A control plane said so; nobody who is asked says nothing either.
+    let mut said = 0.0;
+    for replica in &world.fleet.control_planes {
+        said += metric(
+            replica.http,
+            "tidegate_cp_handoffs_total{event=\"not_wanted\"}",
+        )
+        .await?;
+    }
+    assert!(said >= 1.0);
     assert_eq!(summaries(&world.one), 0);
     Ok(())
 }
 
 #[tokio::test]
 async fn vector_routing_v_cr4_no_note_for_another_provider() -> Result<()> {
-    let world = start(10).await?;
+    let world = start(90).await?;
     let glm = Turn {
         combo: "glm-talk",
         account: "glm-a",
@@ -219,7 +231,7 @@ async fn vector_routing_v_cr4_no_note_for_another_provider() -> Result<()> {
 
 #[tokio::test]
 async fn a_note_is_kept_when_the_control_plane_that_was_asked_is_killed() -> Result<()> {
-    let world = start(10).await?;
+    let world = start(90).await?;
     let gate = Gate::new();
     world.one.set(Selector::any().model("n"), [held_at(&gate)]);
     eventually(LIMIT, "the summary is asked for", || async {

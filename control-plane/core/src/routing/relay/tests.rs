@@ -120,8 +120,12 @@ fn the_fullest_window_that_still_runs_counts_and_the_earliest_end_is_the_notes()
         let terms = asked(&config, "talk", "codex", Some(quota));
         terms.map(|terms| terms.expires_at.ms_since(NOW))
     };
-    let both = known(window(0.2, Some(60_000)), window(0.9, Some(90_000)));
-    assert_eq!(expiry(&both), Ok(60_000));
+    let both = known(window(0.2, Some(600_000)), window(0.9, Some(900_000)));
+    assert_eq!(expiry(&both), Ok(600_000));
+    let shortest = known(window(0.9, Some(LEAST_LIFE_MS)), window(0.2, None));
+    assert_eq!(expiry(&shortest), Ok(LEAST_LIFE_MS));
+    let too_short = known(window(0.9, Some(LEAST_LIFE_MS - 1)), window(0.2, None));
+    assert_eq!(expiry(&too_short), Err(NoHandoff::TooLate));
     let begun_anew = known(window(0.9, Some(0)), window(0.2, Some(90_000)));
     assert_eq!(expiry(&begun_anew), Err(NoHandoff::BelowThreshold));
     assert_eq!(expiry(&quota(0.9)), Ok(5 * 3_600_000));
@@ -131,6 +135,32 @@ fn the_fullest_window_that_still_runs_counts_and_the_earliest_end_is_the_notes()
         ..QuotaSnapshot::default()
     };
     assert_eq!(expiry(&month), Ok(MAX_LIFE_MS));
+}
+
+#[rstest]
+#[case::of_a_minute(Some(60_000), Err(NoHandoff::QuotaUnknown))]
+#[case::within_the_hour(Some(3_599_999), Err(NoHandoff::QuotaUnknown))]
+#[case::of_hours(Some(3_600_000), Ok(3_600_000))]
+#[case::without_an_end(None, Ok(5 * 3_600_000))]
+fn a_window_without_a_name_counts_when_it_lasts(
+    #[case] resets_in_ms: Option<u64>,
+    #[case] expected: Result<u64, NoHandoff>,
+) {
+    let unnamed = window(0.9, resets_in_ms);
+    let told = QuotaSnapshot {
+        used: Some(unnamed.used),
+        resets_at: unnamed.resets_at,
+        observed_at: NOW,
+        ..QuotaSnapshot::default()
+    };
+    let terms = asked(&config(json!({})), "talk", "codex", Some(&told));
+    assert_eq!(terms.map(|terms| terms.expires_at.ms_since(NOW)), expected);
+    let named = QuotaSnapshot {
+        session: Some(window(0.2, None)),
+        ..told
+    };
+    let terms = asked(&config(json!({})), "talk", "codex", Some(&named));
+    assert_eq!(terms, Err(NoHandoff::BelowThreshold));
 }
 
 #[test]
@@ -153,6 +183,9 @@ fn the_step_that_served_sums_up_unless_a_model_is_named() {
     let facts = RequestFacts {
         cache_key: Some("k".to_owned()),
         tools: 3,
+        forced_connection: Some(ConnectionId::new("a").unwrap()),
+        tags: vec!["eu".to_owned()],
+        budget: Some(Finite::ONE),
         ..RequestFacts::new("combo/talk", Protocol::Openai)
     };
     let mut terms = asked(&config, "talk", "codex", Some(&quota(0.9))).unwrap();
@@ -163,9 +196,14 @@ fn the_step_that_served_sums_up_unless_a_model_is_named() {
     );
     assert_eq!(summary.estimated_tokens, Some(3));
     assert_eq!((summary.tools, summary.cache_key), (0, None));
+    assert_eq!(
+        (&summary.tags, summary.budget, &summary.forced_connection),
+        (&facts.tags, facts.budget, &facts.forced_connection)
+    );
     terms.model = Some("codex/n".to_owned());
     let summary = summary_facts(&facts, &route, &terms, key, 9);
     assert_eq!((summary.model.as_str(), summary.member), ("codex/n", None));
+    assert_eq!(summary.forced_connection, None);
 }
 
 #[test]
@@ -185,17 +223,10 @@ fn equal_names_of_two_clients_are_two_sessions() {
     };
     let (a, b) = (KeyId::new("a").unwrap(), KeyId::new("b").unwrap());
     let key = session("one").unwrap();
-    let digest = SessionDigest::of(Some(&a), &key);
-    assert_eq!(
-        digest,
-        SessionDigest::of(Some(&a), &session("one").unwrap())
-    );
-    assert_ne!(digest, SessionDigest::of(Some(&b), &key));
-    assert_ne!(digest, SessionDigest::of(None, &key));
-    assert_ne!(
-        digest,
-        SessionDigest::of(Some(&a), &session("two").unwrap())
-    );
+    let digest = SessionDigest::of(&a, &key);
+    assert_eq!(digest, SessionDigest::of(&a, &session("one").unwrap()));
+    assert_ne!(digest, SessionDigest::of(&b, &key));
+    assert_ne!(digest, SessionDigest::of(&a, &session("two").unwrap()));
 }
 
 #[test]

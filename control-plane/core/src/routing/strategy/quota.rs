@@ -1,174 +1,32 @@
-//! What is read off a quota snapshot, the same for every strategy and gate that looks at quotas.
-//!
-//! Snapshots often come from answers (decision 39), so those of an account that gets no requests grow old. What they
-//! say of a window is over when the window begins anew; otherwise an account that was used up once would never be
-//! tried again. Where the end of a window is not known, it is over when it has lasted for its whole length since it was
-//! seen.
+//! What is known of the quota of a candidate, the same for every strategy and gate that looks at quotas. How windows
+//! are read is [`telemetry::quota`](crate::telemetry::quota)'s.
 
 use std::sync::Arc;
 
-use crate::ids::ModelId;
-use crate::telemetry::{QuotaSnapshot, QuotaWindow};
+use crate::telemetry::QuotaSnapshot;
 use crate::time::Timestamp;
 
 use super::score::ROUNDING;
 use super::{Candidate, Question};
 
-/// Length of the session window.
-pub(in crate::routing) const SESSION_MS: u64 = 5 * 3_600_000;
-/// Length of the weekly window.
-pub(super) const WEEKLY_MS: u64 = 7 * 86_400_000;
-/// Length of the monthly window.
-pub(super) const MONTHLY_MS: u64 = 30 * 86_400_000;
-/// How long what is said of no window holds, where no window is known.
-const NO_WINDOW_MS: u64 = 86_400_000;
-
-/// A window as it was seen.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::routing) struct Window {
-    /// Share that was used, 0..=1.
-    pub(in crate::routing) used: f64,
-    /// When it begins anew, where the provider said so.
-    pub(in crate::routing) resets_at: Option<Timestamp>,
-    /// When what was seen of it is over at the latest.
-    pub(in crate::routing) over_at: Timestamp,
-}
-
-impl Window {
-    fn of(window: &QuotaWindow, length_ms: u64, quota: &QuotaSnapshot) -> Self {
-        let seen_at = window.observed_at.unwrap_or(quota.observed_at);
-        let lapses_at = seen_at.plus_ms(length_ms);
-        Self {
-            used: window.used.get().clamp(0.0, 1.0),
-            resets_at: window.resets_at,
-            over_at: window.resets_at.unwrap_or(lapses_at),
-        }
-    }
-
-    /// It began anew since it was seen.
-    pub(in crate::routing) fn is_over(self, now: Timestamp) -> bool {
-        self.over_at <= now
-    }
-
-    /// Share of it that is used now, 0..=1: none of one that began anew.
-    pub(in crate::routing) fn used_now(self, now: Timestamp) -> f64 {
-        if self.is_over(now) { 0.0 } else { self.used }
-    }
-
-    /// Nothing is left of it now.
-    pub(super) fn is_used_up(self, now: Timestamp) -> bool {
-        is_enough(self.used_now(now), 1.0)
-    }
-}
+pub(super) use crate::telemetry::quota::window::{
+    MONTHLY_MS, WEEKLY_MS, everything, limit_stands, monthly, session, weekly, weekly_of_model,
+};
+pub(in crate::routing) use crate::telemetry::quota::window::{
+    SESSION_MS, Window, lasting, latest_end, limit_until, windows,
+};
 
 /// What is known of the quota of the candidate's account. Nothing where the account is not known yet.
 pub(super) fn of(question: &Question<'_>, candidate: &Candidate<'_>) -> Option<Arc<QuotaSnapshot>> {
     question.telemetry.quota(candidate.connection?)
 }
 
-/// The window of 5 hours.
-pub(super) fn session(quota: &QuotaSnapshot) -> Option<Window> {
-    let window = quota.session.as_ref()?;
-    Some(Window::of(window, SESSION_MS, quota))
-}
-
-/// The window of 7 days.
-pub(super) fn weekly(quota: &QuotaSnapshot) -> Option<Window> {
-    let window = quota.weekly.as_ref()?;
-    Some(Window::of(window, WEEKLY_MS, quota))
-}
-
-/// The window of 30 days.
-pub(super) fn monthly(quota: &QuotaSnapshot) -> Option<Window> {
-    let window = quota.monthly.as_ref()?;
-    Some(Window::of(window, MONTHLY_MS, quota))
-}
-
-/// The windows of 7 days that are this model's alone.
-pub(super) fn weekly_of_model<'a>(
-    quota: &'a QuotaSnapshot,
-    model: &'a ModelId,
-) -> impl Iterator<Item = Window> + 'a {
-    quota
-        .weekly_by_model
-        .iter()
-        .filter(move |(of, _)| of == model)
-        .map(|(_, window)| Window::of(window, WEEKLY_MS, quota))
-}
-
-/// Everything together, where the provider names no window of it.
-pub(super) fn everything(quota: &QuotaSnapshot) -> Option<Window> {
-    let window = QuotaWindow {
-        used: quota.used?,
-        resets_at: quota.resets_at,
-        observed_at: quota.unnamed_observed_at,
-    };
-    Some(Window::of(&window, longest_ms(quota), quota))
-}
-
-/// The windows that a model draws on; where none is known, everything together.
-pub(in crate::routing) fn windows<'a>(
-    quota: &'a QuotaSnapshot,
-    model: &'a ModelId,
-) -> impl Iterator<Item = Window> + 'a {
-    let mut named = of_all_models(quota)
-        .chain(weekly_of_model(quota, model))
-        .peekable();
-    let unnamed = match named.peek() {
-        Some(_) => None,
-        None => everything(quota),
-    };
-    named.chain(unnamed)
-}
-
-/// The provider said that the limit is reached, and none of the windows it may have meant began anew since: those that
-/// are full, or all where none is.
-pub(super) fn limit_stands(quota: &QuotaSnapshot, now: Timestamp) -> bool {
-    limit_until(quota).is_some_and(|end| end > now)
-}
-
-/// Until when a limit that was reached stands; `None` where none was.
-pub(in crate::routing) fn limit_until(quota: &QuotaSnapshot) -> Option<Timestamp> {
-    if !quota.limit_reached {
-        return None;
-    }
-    let full = of_all_models(quota).filter(|window| window.used >= 1.0);
-    let full = full.map(|window| window.over_at).max();
-    let any = || {
-        of_all_models(quota)
-            .map(|window| window.over_at)
-            .chain(quota.resets_at)
-            .max()
-    };
-    full.or_else(any)
-        .or_else(|| Some(quota.observed_at.plus_ms(NO_WINDOW_MS)))
-}
-
-/// When all of these windows are over at the latest; `None` when there is none.
-pub(in crate::routing) fn latest_end(windows: impl Iterator<Item = Window>) -> Option<Timestamp> {
-    windows.map(|window| window.over_at).max()
+/// Nothing is left of the window now.
+pub(super) fn is_used_up(window: Window, now: Timestamp) -> bool {
+    is_enough(window.used_now(now), 1.0)
 }
 
 /// Whether a share that is left is at least the one that is asked for.
 pub(in crate::routing) fn is_enough(left: f64, wanted: f64) -> bool {
     left + ROUNDING >= wanted
-}
-
-fn of_all_models(quota: &QuotaSnapshot) -> impl Iterator<Item = Window> + use<'_> {
-    [session(quota), weekly(quota), monthly(quota)]
-        .into_iter()
-        .flatten()
-}
-
-/// Length of the longest window that is known.
-fn longest_ms(quota: &QuotaSnapshot) -> u64 {
-    if quota.monthly.is_some() {
-        MONTHLY_MS
-    } else if quota.weekly.is_some() || !quota.weekly_by_model.is_empty() {
-        WEEKLY_MS
-    } else if quota.session.is_some() {
-        SESSION_MS
-    } else {
-        NO_WINDOW_MS
-    }
 }

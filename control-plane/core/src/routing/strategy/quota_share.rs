@@ -120,7 +120,7 @@ fn is_saturated(question: &Question<'_>, position: usize) -> bool {
         .into_iter()
         .chain(quota::weekly(&quota))
         .chain(quota::weekly_of_model(&quota, candidate.model))
-        .any(|window| window.is_used_up(question.now))
+        .any(|window| quota::is_used_up(window, question.now))
 }
 
 /// Requests under way: as telemetry tells, or more if more were sent just now and are not over yet, as far as one can

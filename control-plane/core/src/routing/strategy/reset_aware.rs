@@ -95,7 +95,7 @@ impl Terms {
             return Score::new(UNKNOWN);
         };
         let of_model_is_used_up =
-            || quota::weekly_of_model(quota, model).any(|window| window.is_used_up(now));
+            || quota::weekly_of_model(quota, model).any(|window| quota::is_used_up(window, now));
         if quota::limit_stands(quota, now) || of_model_is_used_up() {
             return Score::WORST;
         }

@@ -1,7 +1,7 @@
 //! Quotas that the answer of a quota endpoint tells.
 //!
 //! What is not there, or is `null`, is not known. What is there and cannot be read makes the whole answer one that is
-//! not understood: it is not what the configuration says it is. A moment too far away is not believed, as in headers.
+//! not understood: it is not what the configuration says it is. A moment too far away, or past, is not believed, as in headers.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ use crate::number::Finite;
 use crate::telemetry::{QuotaSnapshot, QuotaWindow};
 use crate::time::Timestamp;
 
-use super::MAX_RESET_MS;
+use super::believed;
 
 /// Why an answer tells nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -172,10 +172,12 @@ impl<'a> Reader<'a> {
                 ResetFormat::Rfc3339 => return Err(unreadable),
                 ResetFormat::EpochSeconds => Timestamp(whole_ms(number * 1_000.0)),
                 ResetFormat::EpochMilliseconds => Timestamp(whole_ms(number)),
+                // Nothing begins anew at this very moment for long: it stands for "not known".
+                ResetFormat::SecondsFromNow if number <= 0.0 => return Ok(None),
                 ResetFormat::SecondsFromNow => self.now.plus_ms(whole_ms(number * 1_000.0)),
             }
         };
-        Ok((moment.remaining_ms(self.now) <= MAX_RESET_MS).then_some(moment))
+        Ok(believed(moment, self.now))
     }
 }
 

@@ -2,6 +2,7 @@ use proptest::prelude::*;
 use rstest::rstest;
 use serde_json::json;
 
+use super::super::MAX_RESET_MS;
 use super::*;
 
 /// 2025-08-29T15:00:00Z
@@ -61,28 +62,25 @@ fn what_is_not_there_is_not_known(#[case] place: Value) {
 #[case::seconds_as_text("epoch-seconds", json!("1756479660"), Some(60_000))]
 #[case::milliseconds("epoch-milliseconds", json!(1_756_479_600_001_u64), Some(1))]
 #[case::from_now("seconds-from-now", json!(90), Some(90_000))]
-#[case::less_than_nothing("seconds-from-now", json!(-5), Some(0))]
+#[case::a_clock_that_is_behind("epoch-seconds", json!(1_756_479_541), Some(-59_000))]
+#[case::past("epoch-seconds", json!(1_756_479_540), None)]
+#[case::zero("epoch-seconds", json!(0), None)]
+#[case::zero_from_now("seconds-from-now", json!(0), None)]
+#[case::less_than_nothing("seconds-from-now", json!(-5), None)]
+#[case::before_the_epoch("rfc3339", json!("1969-01-01T00:00:00Z"), None)]
 #[case::too_far("seconds-from-now", json!(31 * 86_400 + 1), None)]
 #[case::absurd("epoch-seconds", json!(1e300), None)]
 #[case::never("rfc3339", json!(null), None)]
 fn a_window_begins_anew(
     #[case] format: &str,
     #[case] value: Value,
-    #[case] resets_in_ms: Option<u64>,
+    #[case] resets_in_ms: Option<i64>,
 ) {
     let place = json!({"usedShare": "/used", "resetsAt": "/at"});
     let members = json!({"resetFormat": format, "windows": {"weekly": place}});
     let quota = told(members, &json!({"used": 0.5, "at": value})).unwrap();
-    let expected = resets_in_ms.map(|ms| NOW.plus_ms(ms));
+    let expected = resets_in_ms.map(|ms| Timestamp(NOW.0.checked_add_signed(ms).unwrap()));
     assert_eq!(quota.weekly.unwrap().resets_at, expected);
-}
-
-#[test]
-fn one_that_began_anew_is_told_as_it_is() {
-    let place = json!({"usedShare": "/used", "resetsAt": "/at"});
-    let members = json!({"windows": {"weekly": place}});
-    let quota = told(members, &json!({"used": 0.5, "at": "1969-01-01T00:00:00Z"})).unwrap();
-    assert_eq!(quota.weekly.unwrap().resets_at, Some(Timestamp(0)));
 }
 
 #[test]

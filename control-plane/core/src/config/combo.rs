@@ -281,7 +281,7 @@ pub struct ComboConfig {
     /// Targets that cannot take the request are tried rather than none; default no.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compat_filter_fail_open: Option<bool>,
-    /// Later turns of a conversation go to the connection that served the first (`routing.md` §10.1), and accounts are
+    /// Later turns of a conversation go to the connection that served the last one (`routing.md` §10.1), and accounts are
     /// expanded for it; default no.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_stickiness: Option<bool>,
@@ -350,7 +350,7 @@ pub struct FusionConfig {
     /// The model that judges, `provider/model`; default the first of the panel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub judge_model: Option<String>,
-    /// Answers after which stragglers are waited for only a while; brought into 2..=panel; default 2.
+    /// Answers after which stragglers are waited for only a while; 1..=1 000, brought into 2..=panel; default 2.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_panel: Option<u32>,
     /// How long they are waited for, 0..=600 000; default 8 000.

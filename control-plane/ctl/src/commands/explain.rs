@@ -69,14 +69,21 @@ pub(crate) async fn run(
         ]);
     }
     listing.print(output)?;
-    match explained.code.as_str() {
-        "" => write_line(&format!("\n{}", explained.decision))?,
-        code => write_line(&format!(
-            "\n{}: {code}: {}",
-            explained.decision, explained.message
-        ))?,
-    }
+    write_line(&format!("\n{}", conclusion(&explained)))?;
     is_known(&explained)
+}
+
+/// What would be done, with its code and its words where it has any.
+fn conclusion(explained: &ExplainResponse) -> String {
+    let ExplainResponse {
+        decision,
+        code,
+        message,
+        ..
+    } = explained;
+    let parts = [decision, code, message].map(String::as_str);
+    let said: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+    said.join(": ")
 }
 
 /// A name that means nothing is a fault of who asks, as everywhere else.
@@ -188,6 +195,27 @@ mod tests {
     fn a_body_that_no_data_plane_takes_is_refused(#[case] text: String, #[case] why: &str) {
         let refusal = refusal_of(&text);
         assert!(refusal.contains(why), "{refusal}");
+    }
+
+    #[rstest]
+    #[case::listed("dispatch", "", "", "dispatch")]
+    #[case::not_listed("dispatch", "", "would go there", "dispatch: would go there")]
+    #[case::wait("wait", "", "would wait 5 ms", "wait: would wait 5 ms")]
+    #[case::reject("reject", "code", "why", "reject: code: why")]
+    fn a_conclusion_says_all_that_is_known(
+        #[case] decision: &str,
+        #[case] code: &str,
+        #[case] message: &str,
+        #[case] expected: &str,
+    ) {
+        let [decision, code, message] = [decision, code, message].map(str::to_owned);
+        let explained = ExplainResponse {
+            decision,
+            code,
+            message,
+            ..ExplainResponse::default()
+        };
+        assert_eq!(conclusion(&explained), expected);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tidegate_core::config::Protocol;
 use tidegate_core::config::Warning;
 use tidegate_core::ids::{ConnectionId, EgressId, KeyId, ModelId, ProviderId};
-use tidegate_core::routing::{Decision, Plan};
+use tidegate_core::routing::{Decision, EMERGENCY_TARGET, Plan};
 use tidegate_proto::admin::v1 as proto;
 use tidegate_proto::admin::v1::admin_service_server::AdminService;
 use tidegate_wire as wire;
@@ -313,6 +313,14 @@ fn data_plane(plane: Plane) -> proto::DataPlaneStatus {
 
 fn told(decision: &Decision) -> (&'static str, String, String) {
     match decision {
+        // Every other target is marked where it is listed.
+        Decision::Dispatch(dispatch) if dispatch.target == EMERGENCY_TARGET => {
+            let (provider, model) = (&dispatch.provider, &dispatch.model);
+            let account = &dispatch.connection;
+            let message =
+                format!("would go to the emergency fallback {provider}/{model} ({account})");
+            ("dispatch", String::new(), message)
+        }
         Decision::Dispatch(_) => ("dispatch", String::new(), String::new()),
         Decision::Wait(wait) => {
             let message = format!("would wait {} ms", wait.wait_ms);

@@ -5,6 +5,8 @@ mod apply;
 #[cfg(test)]
 mod decide;
 #[cfg(test)]
+mod explain;
+#[cfg(test)]
 mod fleet;
 #[cfg(test)]
 mod loss;

@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 use tidegate_core::config::{Config, Connection, QuotaAuthentication, QuotaEndpoint};
 use tidegate_core::ids::ConnectionId;
 use tidegate_core::random::Random;
+use tidegate_core::telemetry::QuotaSnapshot;
 use tidegate_core::telemetry::quota::{Poll, QuotaSource};
 use tidegate_core::time::Timestamp;
 use tidegate_store::durable::DurableStore;
@@ -202,14 +203,17 @@ impl Poller {
                 continue;
             }
             let version = credential.map_or(0, |credential| credential.version);
-            let same = before.remove(&connection.id).filter(|before| {
+            let before = before.remove(&connection.id);
+            // What an earlier account or endpoint told says nothing of when to ask this one.
+            let is_changed = before.is_some();
+            let same = before.filter(|before| {
                 *before.endpoint == *endpoint && before.credential_version == version
             });
             let polled = same.unwrap_or_else(|| {
                 plan.last = plan.last.saturating_add(1);
                 Polled {
                     number: plan.last,
-                    poll: self.first(&connection.id, endpoint, now),
+                    poll: self.first(&connection.id, endpoint, is_changed, now),
                     endpoint: Arc::new(endpoint.clone()),
                     credential_version: version,
                     under_way: false,
@@ -220,29 +224,42 @@ impl Poller {
         plan.of = Some(Arc::clone(current));
     }
 
-    fn first(&self, connection: &ConnectionId, endpoint: &QuotaEndpoint, now: Timestamp) -> Poll {
+    fn first(
+        &self,
+        connection: &ConnectionId,
+        endpoint: &QuotaEndpoint,
+        is_changed: bool,
+        now: Timestamp,
+    ) -> Poll {
         let told = self.parts.fleet.told(connection);
         let store_now = self.parts.clock.now();
         let age_ms = told
             .get(&QuotaSource::Fetched)
+            .filter(|_| !is_changed)
             .map(|quota| store_now.ms_since(quota.observed_at));
         Poll::begin(endpoint.interval_ms, age_ms, now, &mut random())
     }
 
     async fn poll(&self, begun: Begun, current: &Current) {
         let asked_at = self.now();
-        let result = self.ask(&begun, current).await;
+        let answer = self.ask(&begun, current).await;
         let now = self.now();
         let Begun {
             connection, number, ..
         } = begun;
+        let mut plan = self.plan.lock();
+        let polled = plan.polled.get_mut(&connection);
+        let polled = polled.filter(|polled| polled.number == number);
+        let result = answer.and_then(|quota| match &polled {
+            // The answer of another account, or to an older question.
+            None => Ok(()),
+            Some(_) => self.take(&connection, quota),
+        });
         self.parts.metrics.quota.poll(match &result {
             Ok(()) => QuotaPoll::Ok,
             Err(error) => error.label(),
         });
-        let mut plan = self.plan.lock();
-        let polled = plan.polled.get_mut(&connection);
-        let Some(polled) = polled.filter(|polled| polled.number == number) else {
+        let Some(polled) = polled else {
             return;
         };
         polled.under_way = false;
@@ -264,7 +281,7 @@ impl Poller {
         }
     }
 
-    async fn ask(&self, begun: &Begun, current: &Current) -> Result<(), NotTold> {
+    async fn ask(&self, begun: &Begun, current: &Current) -> Result<QuotaSnapshot, NotTold> {
         let connection = current.config.connection(&begun.connection);
         let provider =
             connection.and_then(|connection| current.config.provider(&connection.provider));
@@ -277,12 +294,15 @@ impl Poller {
                 .map(|credential| credential.secret()),
         };
         let now = || self.parts.clock.now();
-        let quota = endpoint::ask(&self.outbound, &question, now).await?;
-        self.parts
-            .fleet
-            .add_quota(begun.connection.clone(), QuotaSource::Fetched, quota)
-            .map_err(|_full| NotTold::NoRoom)?;
-        Ok(())
+        endpoint::ask(&self.outbound, &question, now).await
+    }
+
+    fn take(&self, connection: &ConnectionId, quota: QuotaSnapshot) -> Result<(), NotTold> {
+        let fleet = &self.parts.fleet;
+        fleet
+            .add_quota(connection.clone(), QuotaSource::Fetched, quota)
+            .map(drop)
+            .map_err(|_full| NotTold::NoRoom)
     }
 
     /// Time of this process, which does not go back.

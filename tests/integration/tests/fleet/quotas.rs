@@ -20,18 +20,32 @@ const INTERVAL_MS: u64 = 1_000;
 async fn world(strategy: &str, polled: bool) -> Result<World> {
     // Nothing is decided apart only because the machine is busy.
     let world = World::start_with(patient()).await?;
-    let root = world.one.base_url();
-    let root = root.trim_end_matches("/v1");
     let endpoint = if polled {
-        format!(
-            "quotaEndpoint: {{url: '{root}{USAGE}', intervalMs: {INTERVAL_MS}, resetFormat: seconds-from-now, windows: \
-             {{session: {{usedPercent: /session/percent, resetsAt: /session/left}}, \
-             weekly: {{used: /week/used, limit: /week/limit, resetsAt: /week/left}}}}}}"
-        )
+        tells(&world, 10, 10);
+        endpoint(&world, USAGE, INTERVAL_MS)
     } else {
         "class: apikey".to_owned()
     };
-    let document = format!(
+    world
+        .fleet
+        .apply(&document(&world, strategy, &endpoint))
+        .await?;
+    Ok(world)
+}
+
+/// The member that says where quotas are asked for.
+fn endpoint(world: &World, path: &str, interval_ms: u64) -> String {
+    let root = world.one.base_url();
+    let root = root.trim_end_matches("/v1");
+    format!(
+        "quotaEndpoint: {{url: '{root}{path}', intervalMs: {interval_ms}, resetFormat: seconds-from-now, windows: \
+         {{session: {{usedPercent: /session/percent, resetsAt: /session/left}}, \
+         weekly: {{used: /week/used, limit: /week/limit, resetsAt: /week/left}}}}}}"
+    )
+}
+
+fn document(world: &World, strategy: &str, endpoint: &str) -> String {
+    format!(
         "
 providers:
   - {{id: one, protocol: openai, baseUrl: {one}, models: [m], {endpoint}}}
@@ -48,24 +62,23 @@ keys:
   - {{id: client, secret: {{file: client.key}}}}
 ",
         one = world.one.base_url(),
-    );
-    if polled {
-        tells(&world, 10, 10);
-    }
-    world.fleet.apply(&document).await?;
-    Ok(world)
+    )
 }
 
 /// What the provider tells from now on: percent of the session and of the week that are used, by account.
 fn tells(world: &World, of_a: u32, of_b: u32) {
     for (account, used) in [("sk-one-a", of_a), ("sk-one-b", of_b)] {
-        let answer = json!({
-            "session": {"percent": used, "left": 3_600},
-            "week": {"used": used * 2, "limit": "200", "left": 86_400},
-        });
-        let answer = Mode::status_with_body(200, answer.to_string());
-        world.one.set(of(account), answer);
+        world.one.set(of(account), used_up_to(used));
     }
+}
+
+/// The answer of an endpoint.
+fn used_up_to(percent: u32) -> Mode {
+    let answer = json!({
+        "session": {"percent": percent, "left": 3_600},
+        "week": {"used": percent * 2, "limit": "200", "left": 86_400},
+    });
+    Mode::status_with_body(200, answer.to_string())
 }
 
 fn of(account: &str) -> Selector {
@@ -98,6 +111,15 @@ async fn quota(world: &World, replica: usize, connection: &str) -> Result<Value>
     let arguments = ["quota", "get", connection];
     let quotas = world.fleet.ctl_json(replica, &arguments).await?;
     quotas.get(0).cloned().context("a connection")
+}
+
+/// This share of the session of `one-a` is known.
+async fn session_becomes(world: &World, share: f64) -> Result<()> {
+    eventually(LIMIT, "this share is known", || async {
+        let seen = quota(world, 0, "one-a").await.ok()?;
+        (seen["known"]["session"]["used"] == share).then_some(())
+    })
+    .await
 }
 
 /// Index of the control plane that polls, once exactly one of those that answer says that it does.
@@ -201,6 +223,22 @@ async fn an_endpoint_is_polled_by_one_owner_and_another_takes_over() -> Result<(
         assert!(!log.contains("sk-one-"), "a credential is in a log");
     }
     Ok(())
+}
+
+/// What an endpoint told before does not delay the first question to another one, however long its interval is.
+#[tokio::test]
+async fn a_changed_endpoint_is_asked_at_once() -> Result<()> {
+    let world = world("headroom", true).await?;
+    session_becomes(&world, 0.1).await?;
+    world
+        .one
+        .set(Selector::any().path("/moved"), used_up_to(60));
+    let moved = endpoint(&world, "/moved", 3_600_000);
+    world
+        .fleet
+        .apply(&document(&world, "headroom", &moved))
+        .await?;
+    session_becomes(&world, 0.6).await
 }
 
 /// A failed poll leaves what was told, whose age shows, and counts against nobody.

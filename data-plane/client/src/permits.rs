@@ -269,11 +269,11 @@ impl Permits {
     }
 
     /// What was given back and may not have been heard of: the request that follows needs the permit at once. The newest
-    /// where there is more than may be named.
+    /// where there is more than may be named, of as many as are looked at: nobody waits while a backlog is sorted.
     pub(crate) fn unheard(&self) -> Vec<HeldPermits> {
         let state = self.state.lock();
-        let mut unheard: Vec<&(PoolName, u64)> =
-            state.released.iter().chain(&state.releasing).collect();
+        let released = state.released.iter().take(MAX_RELEASED);
+        let mut unheard: Vec<&(PoolName, u64)> = released.chain(&state.releasing).collect();
         unheard.sort_unstable_by_key(|(_, number)| Reverse(*number));
         by_pool(unheard.into_iter().take(MAX_NAMED).cloned())
     }
@@ -303,8 +303,10 @@ impl Permits {
                 .is_none();
             while let Some(message) = self.take_released() {
                 let heard = tell(replicas, Message::Release(message)).await;
-                self.state.lock().releasing.clear();
-                if !heard {
+                if heard {
+                    self.state.lock().releasing.clear();
+                } else {
+                    // Questions go on naming them until others are given back.
                     self.metrics.permit_releases_dropped.inc();
                     if stopped {
                         return;

@@ -11,10 +11,6 @@ pub mod common {
 /// `tidegate.routing.v1`
 pub mod routing {
     /// Version 1.
-    #[expect(
-        clippy::large_enum_variant,
-        reason = "messages are moved once, and the large one is the usual one"
-    )]
     pub mod v1 {
         tonic::include_proto!("tidegate.routing.v1");
 

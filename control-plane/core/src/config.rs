@@ -14,6 +14,7 @@ mod names;
 mod oauth;
 mod pool;
 mod quota_endpoint;
+mod scope;
 mod step;
 #[cfg(test)]
 mod tests;
@@ -40,6 +41,7 @@ pub use pool::{PoolConnection, QuotaPool};
 pub use quota_endpoint::{
     Measure, QuotaAuthentication, QuotaEndpoint, QuotaWindowPlaces, ResetFormat, WindowPlace,
 };
+pub use scope::KeyScope;
 pub use step::{ComboStep, ModelStep, Step};
 pub(crate) use validate::check_combo_config;
 pub use violations::MAX_VIOLATIONS;
@@ -200,6 +202,9 @@ pub struct ApiKey {
     /// Combo names and `provider/model` strings the key may ask for; empty = all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allowed_models: Vec<String>,
+    /// What the key may do besides.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub scopes: Vec<KeyScope>,
 }
 
 /// One thing wrong with a document.

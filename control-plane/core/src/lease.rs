@@ -27,7 +27,9 @@ mod rows;
 #[cfg(test)]
 mod tests;
 
-pub use activity::{Activity, Fence, FenceError, Grant, Granted, fence, renew_activity};
+pub use activity::{
+    Activity, ActivityName, Fence, FenceError, Grant, Granted, fence, renew_activity,
+};
 pub use answer::lifecycle_body;
 pub use error::{Capacity, LeaseError};
 pub use generation::{Generation, MAX_GENERATION};
@@ -37,7 +39,7 @@ pub use lifecycle::{
 pub use owner::{OwnerHash, OwnerHashError};
 pub use placement::{Inference, Placement, place, reconcile, reconcile_with_document};
 pub use presence::{Presence, RENEWALS_APART_MS};
-pub use record::{EndReason, Ended, Lease, LeaseId, LeaseState};
+pub use record::{EndReason, Ended, Lease, LeaseId, LeaseState, LeaseSummary};
 pub use request::{
     Action, Bearer, LeaseKey, LeaseName, Lifecycle, MAX_LIFECYCLE_BYTES, MAX_MODEL_CHARACTERS,
     Refused, read_lifecycle,

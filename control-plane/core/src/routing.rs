@@ -68,6 +68,7 @@ use serde::{Deserialize, Serialize};
 use crate::classify::{Classification, Origin, Reason};
 use crate::config::{ApiKey, BudgetFallback, Config, Protocol};
 use crate::ids::{ComboName, ConnectionId, EgressId, ModelId, ProviderId, Shard};
+use crate::lease::{LeaseError, LeaseName};
 use crate::number::Finite;
 use crate::outcome::Attempt;
 use crate::state::{ConnectionState, ProviderState};
@@ -117,6 +118,8 @@ pub struct RequestFacts {
     pub key: Option<Arc<ApiKey>>,
     /// The model or combo the client named.
     pub model: String,
+    /// The lease that a request of a key with the scope `lease:exclusive` names.
+    pub lease: Option<LeaseName>,
     /// The protocol the client speaks.
     pub protocol: Protocol,
     /// The operator's `X-OmniRoute-Connection`: only this connection.
@@ -172,6 +175,7 @@ impl RequestFacts {
         Self {
             key: None,
             model: model.into(),
+            lease: None,
             protocol,
             forced_connection: None,
             member: None,
@@ -447,4 +451,6 @@ pub struct Rejection {
     pub attempted: u32,
     /// What was excluded, in order, at most [`MAX_EXCLUSIONS`].
     pub excluded: Vec<Exclusion>,
+    /// The rule of leases that refuses, if one does; its answer is the client's.
+    pub lease: Option<LeaseError>,
 }

@@ -22,7 +22,7 @@ use tidegate_core::time::Timestamp;
 use crate::hot::{Entry, ReportMark};
 
 pub use handoffs::{HandoffStore, MAX_SEALED_HANDOFF_BYTES, SealedHandoff};
-pub use leases::{ActivityName, LeaseReply, LeaseStore, MAX_SWEPT_LEASES};
+pub use leases::{LeaseReply, LeaseStore, MAX_SWEPT_LEASES};
 pub use tokens::{
     LeaseAnswer, LeasedToken, RefreshedToken, SaveAnswer, SealedGrant, SealedToken, TokenLease,
     TokenRow, TokenStore,

@@ -4,7 +4,7 @@ mod combo;
 mod pool;
 
 use tidegate_core::config::{
-    ApiKey, Connection, Document, OauthClient, Provider, QuotaEndpoint, SecretSource,
+    ApiKey, Connection, Document, KeyScope, OauthClient, Provider, QuotaEndpoint, SecretSource,
 };
 use tidegate_core::ids::{ConnectionId, KeyId, ModelId, ProviderId};
 use tidegate_core::settings::WrittenSettings;
@@ -238,6 +238,11 @@ fn key_to_proto(key: &ApiKey) -> proto::ApiKey {
             .map(ToString::to_string)
             .collect(),
         allowed_models: key.allowed_models.clone(),
+        scopes: key
+            .scopes
+            .iter()
+            .map(|scope| scope.as_str().to_owned())
+            .collect(),
     }
 }
 
@@ -259,6 +264,16 @@ fn key_from_proto(index: usize, message: proto::ApiKey) -> Result<ApiKey, WireEr
             })
             .collect::<Result<Vec<_>, WireError>>()?,
         allowed_models: message.allowed_models,
+        scopes: message
+            .scopes
+            .iter()
+            .enumerate()
+            .map(|(place, scope)| {
+                KeyScope::of_word(scope).ok_or_else(|| {
+                    WireError::invalid(field(&format!("scopes[{place}]")), "unknown scope")
+                })
+            })
+            .collect::<Result<Vec<_>, WireError>>()?,
     })
 }
 

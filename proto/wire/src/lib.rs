@@ -7,6 +7,7 @@
 pub mod attempt;
 pub mod document;
 pub mod handoff;
+pub mod lease;
 pub mod plan;
 pub mod quota;
 pub mod routing;

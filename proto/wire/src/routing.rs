@@ -11,7 +11,7 @@ use tidegate_core::time::Timestamp;
 use tidegate_proto::common::v1 as common;
 use tidegate_proto::routing::v1 as routing;
 
-use crate::{WireError, attempt};
+use crate::{WireError, attempt, lease};
 
 /// Most prior attempts in one request (`routing.md` §1.5, hard cap of `maxGlobalAttempts`).
 pub const MAX_PRIOR_ATTEMPTS: usize = 200;
@@ -37,6 +37,7 @@ pub fn facts_to_proto(facts: &RequestFacts, stream: bool) -> routing::RequestFac
             .map(|key| key.id.to_string())
             .unwrap_or_default(),
         model: facts.model.clone(),
+        lease: facts.lease.as_ref().map(lease::name_to_proto),
         protocol: protocol_to_proto(facts.protocol).into(),
         forced_connection: facts
             .forced_connection
@@ -95,6 +96,10 @@ pub fn facts_from_proto(facts: routing::RequestFacts) -> Result<RequestFacts, Wi
                 |error: NameError| WireError::invalid("facts.forced_connection", error.to_string());
             Some(ConnectionId::new(forced).map_err(invalid)?)
         },
+        lease: facts
+            .lease
+            .map(|message| lease::name_from_proto("facts.lease", Some(message)))
+            .transpose()?,
         member: facts.member,
         of_panel: facts.of_panel,
         tools: facts.tools,
@@ -329,6 +334,7 @@ pub fn rejection_to_proto(
         pool_size: rejection.pool_size,
         attempted: rejection.attempted,
         excluded,
+        lease: rejection.lease.map(lease::refusal_to_proto),
     }
 }
 

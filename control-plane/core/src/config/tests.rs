@@ -209,6 +209,8 @@ fn an_empty_document_is_good() {
 #[case::wide_digits("/keys/0/sha256", json!("０".repeat(64)), "keys[0].sha256")]
 #[case::key_to_nothing("/keys/0/allowedConnections/0", json!("gone"), "keys[0].allowedConnections[0]")]
 #[case::key_to_no_model("/keys/0/allowedModels/1", json!("nobody/gpt-5"), "keys[0].allowedModels[1]")]
+#[case::key_that_leases_nothing("/keys/+", json!({"id": "bob", "sha256": "0".repeat(64), "scopes": ["lease:exclusive"]}), "keys[1].allowedConnections")]
+#[case::scope_twice("/keys/0/scopes", json!(["lease:exclusive", "lease:exclusive"]), "keys[0].scopes[1]")]
 #[case::key_to_no_combo("/keys/0/allowedModels/0", json!("worst"), "keys[0].allowedModels[0]")]
 #[case::settings("/settings", json!({"streams": {"connectTimeoutMs": 0}}), "settings.streams.connectTimeoutMs")]
 fn a_fault_is_told_with_its_path(#[case] path: &str, #[case] value: Value, #[case] field: &str) {

@@ -277,6 +277,17 @@ fn key_limits(path: &str, key: &ApiKey, names: &Names<'_>, found: &mut Violation
             }
         }
     }
+    let field = format!("{path}.scopes");
+    let mut scopes = Unique::new();
+    for (number, scope) in key.scopes.iter().enumerate() {
+        scopes.check(scope, || format!("{field}[{number}]"), found);
+    }
+    if key.may_lease() && key.allowed_connections.is_empty() {
+        found.push(
+            format!("{path}.allowedConnections"),
+            "must name the connections that a key with the scope lease:exclusive may lease",
+        );
+    }
     let field = format!("{path}.allowedModels");
     if found.at_most(field.as_str(), key.allowed_models.len(), MAX_LIMITED_TO) {
         for (number, model) in key.allowed_models.iter().enumerate() {

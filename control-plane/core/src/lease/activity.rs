@@ -29,6 +29,19 @@ pub struct Activity {
     pub until: Timestamp,
 }
 
+/// What a registration of a data plane is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ActivityName {
+    /// Where.
+    pub connection: ConnectionId,
+    /// Under which lease.
+    pub lease: LeaseName,
+    /// Who.
+    pub plane: PlaneIncarnation,
+    /// Which registration of this data plane, from 1.
+    pub number: u64,
+}
+
 /// A data plane is about to send.
 #[derive(Clone, Copy, Debug)]
 pub struct Fence<'a> {

@@ -5,13 +5,13 @@ use serde_json::{Value, json};
 
 use crate::time::Timestamp;
 
-use super::{Lease, LeaseError};
+use super::{LeaseError, LeaseSummary};
 
 /// The body of an answer about a lease.
 #[must_use]
-pub fn lifecycle_body(lease: &Lease) -> Value {
+pub fn lifecycle_body(lease: &LeaseSummary) -> Value {
     json!({
-        "state": lease.state().as_str(),
+        "state": lease.state.as_str(),
         "generation": lease.generation.number(),
         "acquiredAt": iso(lease.acquired_at),
         "renewedAt": iso(lease.renewed_at),

@@ -137,6 +137,32 @@ impl LeaseError {
         }
     }
 
+    /// The refusal of a code; `capacity` is what one for lack of capacity tells.
+    #[must_use]
+    pub fn of_code(code: &str, capacity: Capacity) -> Option<Self> {
+        let all = [
+            Self::AuthenticationRequired,
+            Self::ApiKeyInvalid,
+            Self::ContentTypeRequired,
+            Self::ActionInvalid,
+            Self::ScopeRequired,
+            Self::KeyConfigurationInvalid,
+            Self::ContextRequired,
+            Self::ContextInvalid,
+            Self::ModelInvalid,
+            Self::NoEligibleConnection,
+            Self::EligibilityUnavailable,
+            Self::Required,
+            Self::FenceStale,
+            Self::ConnectionMismatch,
+            Self::Capacity(capacity),
+            Self::UnsupportedRoute,
+            Self::UnsupportedTransport,
+            Self::ServiceUnavailable,
+        ];
+        all.into_iter().find(|error| error.code() == code)
+    }
+
     /// The header `Retry-After`, in seconds. Only a capacity answer has one.
     #[must_use]
     pub fn retry_after_seconds(self) -> Option<u64> {

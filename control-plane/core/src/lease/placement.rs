@@ -190,7 +190,7 @@ pub fn reconcile<'k>(
         .collect()
 }
 
-/// [`reconcile`] with what a document says. Documents know no scopes yet: every key that names connections may lease them.
+/// [`reconcile`] with what a document says.
 #[must_use]
 pub fn reconcile_with_document(
     leases: &[Lease],
@@ -200,14 +200,7 @@ pub fn reconcile_with_document(
     let keys: BTreeMap<&KeyId, LeaseKey<'_>> = document
         .keys
         .iter()
-        .map(|key| {
-            let leasing = LeaseKey {
-                id: &key.id,
-                exclusive: true,
-                allowed_connections: &key.allowed_connections,
-            };
-            (&key.id, leasing)
-        })
+        .map(|key| (&key.id, key.leasing()))
         .collect();
     let enabled: BTreeSet<&ConnectionId> = document
         .connections

@@ -56,6 +56,21 @@ pub struct Ended {
     pub reason: EndReason,
 }
 
+/// What its owner is told of a lease, and nobody else: neither who owns it nor where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseSummary {
+    /// How it stands.
+    pub state: LeaseState,
+    /// Which of its owner's.
+    pub generation: Generation,
+    /// When it began on its connection.
+    pub acquired_at: Timestamp,
+    /// When it was last extended.
+    pub renewed_at: Timestamp,
+    /// When it ends that nobody extends.
+    pub expires_at: Timestamp,
+}
+
 /// What state a row is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LeaseState {
@@ -99,6 +114,18 @@ impl Lease {
         LeaseName {
             owner: self.owner,
             generation: self.generation,
+        }
+    }
+
+    /// What its owner is told.
+    #[must_use]
+    pub fn summary(&self) -> LeaseSummary {
+        LeaseSummary {
+            state: self.state(),
+            generation: self.generation,
+            acquired_at: self.acquired_at,
+            renewed_at: self.renewed_at,
+            expires_at: self.expires_at,
         }
     }
 
@@ -179,6 +206,20 @@ impl EndReason {
 }
 
 impl LeaseState {
+    /// Every state.
+    pub const ALL: [Self; 4] = [
+        Self::Active,
+        Self::Released,
+        Self::Expired,
+        Self::Invalidated,
+    ];
+
+    /// The state of a word, if there is one.
+    #[must_use]
+    pub fn of_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == word)
+    }
+
     /// The word in rows and on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {

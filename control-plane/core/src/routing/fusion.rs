@@ -167,6 +167,7 @@ impl Panel {
             pool_size: plan.pool_size,
             attempted,
             excluded: excluded.take(MAX_EXCLUSIONS).cloned().collect(),
+            lease: None,
         }
     }
 

@@ -65,5 +65,6 @@ fn without_answer(message: String, what: &str) -> Rejection {
         pool_size: 0,
         attempted: 0,
         excluded: Vec::new(),
+        lease: None,
     }
 }

@@ -71,12 +71,13 @@ fn combos(document: &Document) -> Listing {
 }
 
 fn keys(document: &Document) -> Listing {
-    let mut listing = Listing::new(&["id", "allowed connections", "allowed models"]);
+    let mut listing = Listing::new(&["id", "allowed connections", "allowed models", "scopes"]);
     for key in &document.keys {
         listing.push(vec![
             json!(key.id),
             json!(key.allowed_connections),
             json!(key.allowed_models),
+            json!(key.scopes),
         ]);
     }
     listing

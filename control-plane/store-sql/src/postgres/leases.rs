@@ -14,12 +14,12 @@ use async_trait::async_trait;
 use sqlx::{PgConnection, Postgres};
 use tidegate_core::config::Document;
 use tidegate_core::lease::{
-    Acquire, Eligibility, EndReason, Fence, FenceError, Grant, Inference, Lease, Named, OwnerHash,
-    Placement, acquire, place, release, renew, status,
+    Acquire, ActivityName, Eligibility, EndReason, Fence, FenceError, Grant, Inference, Lease,
+    Named, OwnerHash, Placement, acquire, place, release, renew, status,
 };
 use tidegate_core::settings::LeaseSettings;
 use tidegate_core::time::Timestamp;
-use tidegate_store::durable::{ActivityName, DurableStoreError, LeaseReply, LeaseStore};
+use tidegate_store::durable::{DurableStoreError, LeaseReply, LeaseStore};
 
 use super::PgDurableStore;
 use crate::call::{Failure, Progress, run};

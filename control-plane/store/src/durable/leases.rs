@@ -12,10 +12,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tidegate_core::config::Document;
-use tidegate_core::ids::{ConnectionId, PlaneIncarnation};
 use tidegate_core::lease::{
-    Acquire, EndReason, Fence, FenceError, Grant, Inference, Lease, LeaseError, LeaseName, Named,
-    OwnerHash, Placement,
+    Acquire, ActivityName, EndReason, Fence, FenceError, Grant, Inference, Lease, LeaseError,
+    Named, OwnerHash, Placement,
 };
 use tidegate_core::settings::LeaseSettings;
 use tidegate_core::time::Timestamp;
@@ -32,19 +31,6 @@ pub struct LeaseReply<T> {
     pub now: Timestamp,
     /// The answer.
     pub answer: Result<T, LeaseError>,
-}
-
-/// A registration of a data plane ([`tidegate_core::lease::Activity`]).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ActivityName {
-    /// Where.
-    pub connection: ConnectionId,
-    /// Under which lease.
-    pub lease: LeaseName,
-    /// Who.
-    pub plane: PlaneIncarnation,
-    /// Which registration of this data plane.
-    pub number: u64,
 }
 
 /// Leases.

@@ -381,6 +381,7 @@ fn unavailable(message: &str) -> Rejection {
         pool_size: 0,
         attempted: 0,
         excluded: Vec::new(),
+        lease: None,
     }
 }
 

@@ -12,7 +12,7 @@ use tidegate_wire::attempt::{from_proto, id_to_proto, outcome_to_proto, to_proto
 use tidegate_wire::routing::{
     MAX_ORDER, classification_from_proto, facts_to_proto, origin_from_proto, so_far_to_proto,
 };
-use tidegate_wire::{WireError, plan};
+use tidegate_wire::{WireError, lease, plan};
 
 use crate::port::{Answer, Ask, Deadlines, Dispatch, PermitWait, Step};
 
@@ -171,6 +171,10 @@ fn reject(message: proto::Reject) -> Result<Box<Rejection>, WireError> {
         pool_size: message.pool_size,
         attempted: message.attempted,
         excluded: exclusions(message.excluded),
+        lease: message
+            .lease
+            .map(|refusal| lease::refusal_from_proto(&refusal))
+            .transpose()?,
     }))
 }
 

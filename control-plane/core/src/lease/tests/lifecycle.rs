@@ -19,7 +19,7 @@ fn vector_sessions_04_a_first_lease() {
         .acquire_one_of(owner('A'), "k1", &["c1"], at(0))
         .unwrap();
     assert_eq!(
-        lifecycle_body(&lease),
+        lifecycle_body(&lease.summary()),
         serde_json::json!({
             "state": "ACTIVE",
             "generation": 1,

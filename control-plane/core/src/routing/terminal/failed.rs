@@ -41,6 +41,7 @@ pub(in crate::routing) fn all_failed(
         pool_size: route.pool_size(),
         attempted: attempted(input),
         excluded: excluded.into_list(),
+        lease: None,
     }
 }
 
@@ -114,6 +115,7 @@ pub(in crate::routing) fn timed_out(input: &Input<'_>, route: &Route<'_>) -> Rej
         pool_size: route.pool_size(),
         attempted: attempted(input),
         excluded: Vec::new(),
+        lease: None,
     }
 }
 
@@ -135,6 +137,7 @@ pub(in crate::routing) fn too_many_attempts(input: &Input<'_>, route: &Route<'_>
         pool_size: route.pool_size(),
         attempted: attempted(input),
         excluded: Vec::new(),
+        lease: None,
     }
 }
 
@@ -160,6 +163,7 @@ pub(in crate::routing) fn of_client(
         pool_size: route.pool_size(),
         attempted: attempted(input),
         excluded: Vec::new(),
+        lease: None,
     }
 }
 

@@ -27,6 +27,7 @@ pub(in crate::routing) fn unknown_model(name: &str) -> Rejection {
         pool_size: 0,
         attempted: 0,
         excluded: Vec::new(),
+        lease: None,
     }
 }
 
@@ -46,6 +47,7 @@ fn unknown_connection(name: &ConnectionId, route: &Route<'_>) -> Rejection {
         pool_size: route.pool_size(),
         attempted: 0,
         excluded: Vec::new(),
+        lease: None,
     }
 }
 
@@ -65,6 +67,7 @@ pub(in crate::routing) fn no_steps(route: &Route<'_>) -> Rejection {
         pool_size: 0,
         attempted: 0,
         excluded: Vec::new(),
+        lease: None,
     }
 }
 
@@ -131,6 +134,7 @@ pub(in crate::routing) fn nothing_dispatched(
         pool_size: route.pool_size(),
         attempted: attempted(input),
         excluded: excluded.into_list(),
+        lease: None,
     }
 }
 
@@ -173,5 +177,6 @@ pub(in crate::routing) fn filtered_out(scene: &Scene<'_>, reason: ExclusionReaso
         pool_size: route.pool_size(),
         attempted: attempted(input),
         excluded: excluded.into_list(),
+        lease: None,
     }
 }

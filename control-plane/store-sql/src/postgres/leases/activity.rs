@@ -4,12 +4,11 @@
 use sqlx::{Connection, PgConnection};
 use tidegate_core::ids::{ConnectionId, PlaneIncarnation};
 use tidegate_core::lease::{
-    Activity, Fence, FenceError, Grant, Granted, Lease, LeaseName, fence as fence_rule,
-    renew_activity,
+    Activity, ActivityName, Fence, FenceError, Grant, Granted, Lease, LeaseName,
+    fence as fence_rule, renew_activity,
 };
 use tidegate_core::settings::LeaseSettings;
 use tidegate_core::time::Timestamp;
-use tidegate_store::durable::ActivityName;
 
 use super::clock;
 use super::transaction::{Rounds, Stop};

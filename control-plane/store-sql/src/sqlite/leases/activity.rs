@@ -3,11 +3,11 @@
 use sqlx::SqliteConnection;
 use tidegate_core::ids::{ConnectionId, PlaneIncarnation};
 use tidegate_core::lease::{
-    Activity, Fence, FenceError, Grant, Granted, LeaseName, fence as fence_rule, renew_activity,
+    Activity, ActivityName, Fence, FenceError, Grant, Granted, LeaseName, fence as fence_rule,
+    renew_activity,
 };
 use tidegate_core::settings::LeaseSettings;
 use tidegate_core::time::Timestamp;
-use tidegate_store::durable::ActivityName;
 
 use super::super::{Survives, begin};
 use super::clock;

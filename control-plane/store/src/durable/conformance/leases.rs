@@ -8,17 +8,17 @@ mod races;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::config::{ApiKey, Document};
+use tidegate_core::config::{ApiKey, Document, KeyScope};
 use tidegate_core::ids::{KeyId, PlaneIncarnation};
 use tidegate_core::lease::{
-    Acquire, Eligibility, Eligible, EndReason, Fence, FenceError, Generation, Grant, Inference,
-    Lease, LeaseError, LeaseId, LeaseName, LeaseState, Named, OwnerHash, Placement,
+    Acquire, ActivityName, Eligibility, Eligible, EndReason, Fence, FenceError, Generation, Grant,
+    Inference, Lease, LeaseError, LeaseId, LeaseName, LeaseState, Named, OwnerHash, Placement,
 };
 use tidegate_core::settings::LeaseSettings;
 
 use super::samples::{connection, document, provider};
 use super::{CaseError, CaseResult, Fixture, at_once, failed, stores};
-use crate::durable::{ActivityName, DurableStore, LeaseReply, SealedSecrets};
+use crate::durable::{DurableStore, LeaseReply, SealedSecrets};
 
 pub use activity::*;
 pub use history::*;
@@ -397,6 +397,7 @@ fn key_of_document(name: &str, connections: &[&str]) -> Result<ApiKey, CaseError
         sha256: Some("0".repeat(64)),
         allowed_connections,
         allowed_models: Vec::new(),
+        scopes: vec![KeyScope::ExclusiveLease],
     })
 }
 

@@ -32,6 +32,7 @@ fn rejection() -> Refusal {
             cause: None,
             origin: None,
         }],
+        lease: None,
     }))
 }
 

@@ -65,5 +65,6 @@ fn refusal(contest: &Contest<'_>, status: u16, code: &str) -> Rejection {
         pool_size: u32::try_from(contest.assessments.len()).unwrap_or(u32::MAX),
         attempted: 0,
         excluded: Vec::new(),
+        lease: None,
     }
 }

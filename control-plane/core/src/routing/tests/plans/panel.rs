@@ -131,6 +131,7 @@ fn unsent(
         pool_size: 3,
         attempted: 0,
         excluded: excluded.collect(),
+        lease: None,
     }
 }
 

@@ -11,7 +11,7 @@ mod wire;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 use crate::account::{self, Account};
 use crate::child::{ChildProcess, ChildSpec};
 use crate::port::ReservedPort;
+use crate::process::ProcessBuilder;
 use crate::scratch::ScratchDir;
 use crate::wait::eventually;
 
@@ -34,6 +35,8 @@ const START_LIMIT: Duration = Duration::from_secs(30);
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 /// How long one statement of the harness itself may take.
 const STATEMENT_LIMIT: Duration = Duration::from_secs(20);
+/// How long a dump may take.
+const DUMP_LIMIT: Duration = Duration::from_secs(30);
 /// How long an immediate shutdown may take when the value is dropped; then it is killed.
 const DROP_GRACE: Duration = Duration::from_secs(3);
 
@@ -148,6 +151,17 @@ impl Postgres {
         server.wait(STOP_LIMIT).await.map(drop)
     }
 
+    /// Immediate shutdown (`pg_ctl stop --mode immediate`): sessions are ended in the middle of what they do and nothing is
+    /// written; the next start recovers from the log.
+    ///
+    /// # Errors
+    /// When it does not run or does not stop.
+    pub async fn stop_immediately(&self) -> Result<()> {
+        let server = self.take()?;
+        server.signal(Signal::SIGQUIT)?;
+        server.wait(STOP_LIMIT).await.map(drop)
+    }
+
     /// SIGKILL to the server and its sessions: the next start recovers from the log.
     ///
     /// # Errors
@@ -213,6 +227,28 @@ impl Postgres {
             .await
             .with_context(|| format!("no answer to {sql:?}"))?
             .with_context(|| format!("postgres refused {sql:?}"))
+    }
+
+    /// All of a database, schema and rows, as `pg_dump` writes it.
+    ///
+    /// # Errors
+    /// When it cannot be dumped.
+    pub async fn dump(&self, database: &str) -> Result<String> {
+        let program = self.program.with_file_name("pg_dump");
+        let dumped = ProcessBuilder::program("pg_dump", program)
+            .arg(self.url(database))
+            .run(DUMP_LIMIT)
+            .await?;
+        if !dumped.status.success() {
+            bail!("pg_dump: {}", dumped.stderr);
+        }
+        Ok(dumped.stdout)
+    }
+
+    /// Where its data, the log of its transactions and its own log lie.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.scratch.path()
     }
 
     /// Where it listens.

@@ -8,7 +8,7 @@ mod resp;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -186,6 +186,12 @@ impl Redis {
     #[must_use]
     pub fn url_through(&self, addr: SocketAddr) -> String {
         format!("redis://{addr}/")
+    }
+
+    /// Where its log and, with [`RedisOptions::append_only`], all that was ever written to it lie.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.scratch.path()
     }
 
     /// Where it listens.

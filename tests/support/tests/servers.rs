@@ -59,6 +59,38 @@ async fn postgres_keeps_what_was_committed_over_stop_and_kill() {
 }
 
 #[tokio::test]
+async fn postgres_keeps_what_was_committed_over_an_immediate_stop_and_shows_it_in_a_dump() {
+    let postgres = Postgres::start().await.unwrap();
+    let database = "postgres";
+    postgres
+        .execute(
+            database,
+            "CREATE TABLE t (v text); INSERT INTO t VALUES ('kept')",
+        )
+        .await
+        .unwrap();
+    let lost = "BEGIN; INSERT INTO t VALUES ('lost'); SELECT pg_sleep(60); COMMIT";
+    let unfinished = postgres.execute(database, lost);
+    tokio::pin!(unfinished);
+    let begun = eventually(LIMIT, "the transaction to begin", || async {
+        let asleep = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+        let found = postgres.execute(database, asleep).await.ok()?;
+        (!found.is_empty()).then_some(())
+    });
+    tokio::select! {
+        ended = &mut unfinished => panic!("{ended:?}"),
+        begun = begun => begun.unwrap(),
+    }
+    postgres.stop_immediately().await.unwrap();
+    unfinished.await.unwrap_err();
+    postgres.start_again().await.unwrap();
+    let dump = postgres.dump(database).await.unwrap();
+    assert!(dump.contains("CREATE TABLE public.t"), "{dump}");
+    assert!(dump.contains("kept") && !dump.contains("lost"), "{dump}");
+    assert!(postgres.dir().join("postgres.log").is_file());
+}
+
+#[tokio::test]
 async fn a_paused_postgres_answers_only_after_resume() {
     let postgres = Postgres::start().await.unwrap();
     postgres.pause().unwrap();

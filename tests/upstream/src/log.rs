@@ -104,6 +104,12 @@ impl RequestLog {
         }
     }
 
+    /// The moment that all times of requests count from.
+    #[must_use]
+    pub fn started(&self) -> Instant {
+        self.started
+    }
+
     /// How many requests have come in that `selector` matches. Exact, also for those no longer kept, for up to 4096
     /// different subjects.
     #[must_use]

@@ -130,7 +130,7 @@ fn vector_routing_v_sm3_who_waited_thirty_seconds_goes_without() {
 }
 
 #[test]
-fn a_permit_taken_twice_by_one_attempt_is_one() {
+fn vector_sessions_39_a_permit_taken_or_given_back_twice_is_one() {
     let mut pool = Pool::default();
     for _ in 0..3 {
         assert!(take(&mut pool, attempt(1, 1), 2, NOW));

@@ -251,7 +251,7 @@ async fn a_full_account_is_passed_over_and_named() -> Result<()> {
 }
 
 #[tokio::test]
-async fn who_waits_is_served_when_the_first_one_ends() -> Result<()> {
+async fn vector_sessions_39_who_waits_is_served_when_the_first_one_ends() -> Result<()> {
     let world = capped(1, "round-robin", "").await?;
     let gate = Gate::new();
     world.one.set(one_a(), held_at(&gate));
@@ -330,7 +330,7 @@ async fn a_retry_on_the_same_account_takes_the_permit_over() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_killed_data_planes_permits_come_back() -> Result<()> {
+async fn vector_sessions_39_a_killed_data_planes_permits_come_back() -> Result<()> {
     let world = capped(1, "priority", "").await?;
     world.one.set(one_a(), Mode::Stall { events: 2 });
     let _body = stream(&world, 0).await?;

@@ -18,6 +18,7 @@
 //! | `wait` | waiting for a cooldown instead of failing |
 //! | [`body`], [`intent`] | what a request's body says; what it is about |
 //! | [`relay`] | `context-relay`: what a conversation came to follows it to another account |
+//! | `selection`, `leasable` | what leases ask: which connections would be used, and whether one will do |
 //! | `emergency` | the last resort when money or quota is used up |
 //! | `terminal`, `wording` | the final answer when nothing is left |
 //! | `explain` | all of it laid open for people |
@@ -38,6 +39,7 @@ mod fusion;
 mod gates;
 pub mod intent;
 mod layers;
+mod leasable;
 mod order;
 mod permits;
 mod pipeline;
@@ -51,6 +53,7 @@ mod recent;
 pub mod relay;
 mod reordered;
 mod resolve;
+mod selection;
 pub mod strategy;
 mod terminal;
 #[cfg(test)]
@@ -85,11 +88,13 @@ pub use exclusion::MAX_EXCLUSIONS;
 pub use explain::{ExplainedTarget, Explanation, MAX_EXPLAINED, explain};
 pub use full_view::WithFull;
 pub use fusion::{Panel, PanelResult, Shortfall};
+pub use leasable::uses_several_connections;
 pub use permits::{MAX_QUEUE_DEPTH, MAX_QUEUE_TIMEOUT_MS, PermitDemand, PermitPolicy, PermitQueue};
 pub use pipeline::{StageFault, stage_failure};
 pub use plan::{FusionPlan, PipelinePlan, PipelineStage, Plan, PlanMember};
 pub use reordered::UNKNOWN_TARGET;
 pub use resolve::{Route, resolve, resolve_request};
+pub use selection::{OrdinarySelection, Speaks, ordinary_selection};
 pub use turns::{Counters, DecisionTurns};
 pub use wait::{CoolingTimer, WaitPolicy, cooldown_wait};
 
@@ -124,6 +129,9 @@ pub struct RequestFacts {
     pub protocol: Protocol,
     /// The operator's `X-OmniRoute-Connection`: only this connection.
     pub forced_connection: Option<ConnectionId>,
+    /// The connection of the request's lease, once it is placed: nothing is sent elsewhere. The others are not excluded,
+    /// they are not looked at.
+    pub leased: Option<ConnectionId>,
     /// Only this top-level step of the combo: the request is a part of a [`Plan`].
     pub member: Option<u32>,
     /// The part is asked together with others, which need not wait for it: a member of a panel, not its judge.
@@ -178,6 +186,7 @@ impl RequestFacts {
             lease: None,
             protocol,
             forced_connection: None,
+            leased: None,
             member: None,
             of_panel: false,
             embedding: false,

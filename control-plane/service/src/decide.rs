@@ -8,8 +8,12 @@
 //! that provider's probe out. While the store does not answer, this replica gives one probe of its own and counts it
 //! (`architecture.md` §4, 2). All of it together stays within [`DecisionLimits::decide`]; when that has passed, the provider
 //! counts as not admitting and the decision is made from memory alone, so there always is an answer in time.
+//!
+//! **Leases.** A request whose key may lease is first placed on the connection of its lease (`managed`), which takes a call to
+//! the durable store; the limit begins after it.
 
 mod grants;
+mod managed;
 mod permit;
 mod probe;
 mod turn;
@@ -35,6 +39,7 @@ use crate::clock::{Clock, local_now};
 use crate::config::{Current, Published};
 use crate::fleet::Gatherer;
 use crate::hot::Hot;
+use crate::lease::Leases;
 use crate::permits::Permits;
 use crate::record::Recorder;
 use crate::telemetry::metrics::{Metrics, Step};
@@ -145,6 +150,7 @@ pub(crate) struct Decider {
     pub(crate) config: Arc<Published>,
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) permits: Arc<Permits>,
+    pub(crate) leases: Arc<Leases>,
     pub(crate) fleet: Arc<Gatherer>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) limits: DecisionLimits,
@@ -221,7 +227,10 @@ impl Decider {
             decision,
             permit,
             ticket,
-        } = self.with_grants(question).await;
+        } = match &facts.key {
+            Some(key) if key.may_lease() => self.managed(question, key).await,
+            Some(_) | None => self.with_grants(question).await,
+        };
         let route = resolve_request(config, &facts);
         let attempt = match &decision {
             Decision::Dispatch(dispatch) => Some(attempt_of(&current, attempt, dispatch, egress)),

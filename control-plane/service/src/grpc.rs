@@ -4,6 +4,7 @@ mod admin;
 mod auth;
 pub(crate) mod error;
 mod handoff;
+mod lease;
 mod quotas;
 mod report;
 mod routing;

@@ -13,6 +13,7 @@
 //! | `config` | the configuration in force, and its replacement |
 //! | `fleet` | what strategies know of the past, gathered from data planes and shared among replicas |
 //! | `handoff` | notes that follow conversations to another account |
+//! | `lease` | exclusive leases of connections |
 //! | `quota_poll` | asks quota endpoints what is left, one replica for all |
 //! | `lead` | who does what one replica does for all |
 //! | `outbound` | one HTTP request of our own |
@@ -35,6 +36,7 @@ mod grpc;
 mod handoff;
 mod hot;
 mod lead;
+mod lease;
 mod outbound;
 mod permits;
 pub mod plane;

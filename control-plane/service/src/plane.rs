@@ -40,6 +40,7 @@ use crate::follow::Follower;
 use crate::grpc::server::{Offered, Services, routes, server, show_health};
 use crate::handoff::Handoffs;
 use crate::hot::Hot;
+use crate::lease::{self, Leases};
 use crate::permits::{self, Permits};
 use crate::quota_poll::{self, Poller};
 use crate::record::history::history;
@@ -246,6 +247,14 @@ impl ControlPlane {
             tasks: serving.clone(),
             drain: drain.clone(),
         }));
+        let leases = Arc::new(Leases::new(lease::Parts {
+            durable: Arc::clone(&durable),
+            view: Arc::clone(&view),
+            clock: Arc::clone(&clock),
+            config: Arc::clone(&published),
+            fleet: Arc::clone(&fleet),
+            metrics: Arc::clone(&metrics),
+        }));
         let services = Services {
             decider: Arc::new(Decider {
                 hot: Arc::clone(&hot),
@@ -254,6 +263,7 @@ impl ControlPlane {
                 config: Arc::clone(&published),
                 recorder: Arc::clone(&recorder),
                 permits: Arc::clone(&permits),
+                leases: Arc::clone(&leases),
                 fleet: Arc::clone(&fleet),
                 metrics: Arc::clone(&metrics),
                 limits: config.decision_limits,
@@ -277,6 +287,7 @@ impl ControlPlane {
                 fleet: Arc::clone(&fleet),
                 metrics: Arc::clone(&metrics),
             }),
+            leases,
             admin: Arc::new(Admin {
                 replica: config.replica,
                 hot: Arc::clone(&hot),

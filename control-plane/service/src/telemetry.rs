@@ -6,5 +6,6 @@ mod labels;
 mod fleet_metrics;
 pub(crate) mod handoff_metrics;
 pub mod http;
+pub(crate) mod lease_call_metrics;
 pub(crate) mod metrics;
 mod quota_metrics;

@@ -19,8 +19,8 @@ use crate::settings::{Overrides, ProviderPolicy, Settings, StoredReading};
 use entries::Bad;
 
 use super::{
-    ApiKey, ComboEntry, Config, Connection, Document, ProviderEntry, Violation, Violations,
-    base_url, validate,
+    ApiKey, ComboEntry, Config, Connection, Document, ProviderEntry, Step, Violation, Violations,
+    base_url, meaning, validate,
 };
 
 /// The name a client's API key is looked up by: the lower-case hex SHA-256 of the whole key.
@@ -187,6 +187,22 @@ impl Config {
         let mut mappings = self.document.model_mappings.iter();
         let mapping = mappings.find(|mapping| mapping.fits(name))?;
         self.combo(mapping.combo.as_str())
+    }
+
+    /// The combo that a step refers to; `None` where it means a model, or a combo that there is not.
+    pub(crate) fn referred(&self, step: &Step) -> Option<&ComboEntry> {
+        let written = |name: &str| self.combo(name).filter(|entry| !entry.hidden);
+        match step {
+            Step::Combo(step) => written(step.combo.as_str()),
+            Step::Text(text) => {
+                let is_provider = |provider: &str| self.providers.contains_key(provider);
+                let is_combo = |name: &str| written(name).is_some();
+                meaning::names_combo(text, is_provider, is_combo)
+                    .then(|| written(text))
+                    .flatten()
+            }
+            Step::Model(_) => None,
+        }
     }
 }
 

@@ -27,16 +27,27 @@ pub(super) fn of<'a>(step: &'a Step, names: &Names<'_>) -> Meaning<'a> {
         Step::Combo(step) => Meaning::Combo(step.combo.as_str()),
         Step::Model(step) => of_model(&step.model),
         Step::Text(text) => {
-            let names_provider = text
-                .split_once('/')
-                .is_some_and(|(provider, _)| names.providers.contains_key(provider));
-            if !names_provider && names.combos.contains_key(text.as_str()) {
+            let is_provider = |provider: &str| names.providers.contains_key(provider);
+            let is_combo = |combo: &str| names.combos.contains_key(combo);
+            if names_combo(text, is_provider, is_combo) {
                 Meaning::Combo(text)
             } else {
                 of_model(text)
             }
         }
     }
+}
+
+/// Whether a plain text is the name of a combo: its beginning names no provider.
+pub(super) fn names_combo(
+    text: &str,
+    is_provider: impl Fn(&str) -> bool,
+    is_combo: impl Fn(&str) -> bool,
+) -> bool {
+    let names_provider = text
+        .split_once('/')
+        .is_some_and(|(provider, _)| is_provider(provider));
+    !names_provider && is_combo(text)
 }
 
 fn of_model(text: &str) -> Meaning<'_> {

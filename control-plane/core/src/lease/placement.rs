@@ -50,12 +50,13 @@ impl fmt::Debug for Inference<'_> {
 pub enum Placement {
     /// To the connection of this lease.
     Lease(Lease),
-    /// Nowhere, for the reasons that hold without leases too: the answer is the ordinary one.
-    Ordinary,
+    /// Nowhere new, for the reasons that hold without leases too: the answer is the ordinary one. Where the lease stands
+    /// all the same, the request may not leave its connection; without one nothing may be sent.
+    Ordinary(Option<Lease>),
 }
 
 /// Places a request on its lease's connection. When that is not eligible, the lease moves to a free one and keeps its
-/// generation and its end; without a free one it is lost.
+/// generation and its end; without a free one it is lost. What only this request may not do again there moves nothing.
 #[must_use]
 pub fn place(
     rows: &Rows<'_>,
@@ -65,14 +66,16 @@ pub fn place(
 ) -> Step<Placement> {
     let mut changes = rows.expire(now);
     if asked.candidates.is_empty() {
-        if let Ok(own) = asked.find(rows, now)
+        let mut stands = asked.find(rows, now).ok();
+        if let Some(own) = stands
             && let Some(reason) = asked.ends_without_candidates(own)
         {
             changes.push(own.end(reason, now));
+            stands = None;
         }
         return Step {
             changes,
-            answer: Ok(Placement::Ordinary),
+            answer: Ok(Placement::Ordinary(stands.cloned())),
         };
     }
     let own = match asked.find(rows, now) {
@@ -97,7 +100,7 @@ pub fn place(
     let Some(reason) = (asked.why)(&own.connection) else {
         return Step {
             changes,
-            answer: Ok(Placement::Ordinary),
+            answer: Ok(Placement::Lease(own.clone())),
         };
     };
     changes.push(own.end(reason, now));

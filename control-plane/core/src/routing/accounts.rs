@@ -195,7 +195,13 @@ impl<'a> Scene<'a> {
         excluded: &mut Exclusions,
     ) -> Result<Option<Account<'a>>, Halt> {
         let entry = self.input.config.provider(&target.provider);
-        let accounts = entry.map_or(&[][..], |entry| self.accounts(target, entry));
+        let mut accounts = entry.map_or(&[][..], |entry| self.accounts(target, entry));
+        if let Some(leased) = &self.input.facts.leased {
+            accounts = self.leased(target, leased);
+            if accounts.is_empty() {
+                return Ok(None);
+            }
+        }
         let (Some(entry), false) = (entry, accounts.is_empty()) else {
             excluded.push(no_account(target));
             return Ok(None);
@@ -261,6 +267,53 @@ impl<'a> Scene<'a> {
                 false,
             )));
             visit(connection, &hits);
+        }
+    }
+
+    /// Calls `visit` for every account of the target, in the order in which they would be tried now, with the first gate
+    /// that excludes it.
+    pub(super) fn for_each_in_order(
+        &self,
+        target: &ComboTarget,
+        past: Past<'_>,
+        mut visit: impl FnMut(&ConnectionId, Option<ExclusionReason>),
+    ) {
+        let Some(entry) = self.input.config.provider(&target.provider) else {
+            return;
+        };
+        let accounts = self.accounts(target, entry);
+        let surroundings = self.surroundings(target, entry, self.input.now);
+        let reason = |connection: &Connection| {
+            let hit = surroundings.hit(connection, past, false).1;
+            hit.map(|hit| hit.reason)
+        };
+        let is_eligible = |connection: &Connection| reason(connection).is_none();
+        let order = order::accounts(self, target, accounts, &surroundings, &is_eligible);
+        // A strategy that cannot say leaves them as they are.
+        let mut order = order.ok().flatten();
+        for rank in 0..accounts.len() {
+            let position = match &mut order {
+                None => Some(rank),
+                Some(order) => order.next(),
+            };
+            if let Some(connection) = position.and_then(|position| accounts.get(position)) {
+                visit(&connection.id, reason(connection));
+            }
+        }
+    }
+
+    /// The account of the request's lease, if the target could use it.
+    fn leased(&self, target: &ComboTarget, leased: &ConnectionId) -> &'a [Arc<Connection>] {
+        let may_be = |named: &Option<ConnectionId>| named.as_ref().is_none_or(|it| it == leased);
+        match self.input.config.connections.get(leased) {
+            Some(connection)
+                if connection.provider == target.provider
+                    && may_be(&target.connection)
+                    && may_be(&self.input.facts.forced_connection) =>
+            {
+                std::slice::from_ref(connection)
+            }
+            Some(_) | None => &[],
         }
     }
 

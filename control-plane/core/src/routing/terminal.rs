@@ -13,10 +13,12 @@
 //! | no target's window is large enough | 404, `auto` 400 | `no_executable_targets`, `context_length_exceeded` |
 //! | too many attempts | 503 | `max_attempts_exceeded` |
 //! | the retry budget is spent | as the last failure | `retry_budget_spent`, body passed through |
+//! | a rule of leases refuses | its own | its own, type `lease_error` |
 //! | the time of the request is up | 504 | `COMBO_TIMEOUT` |
 //! | a fault of the client's own | as the upstream said | `client_error`, body passed through |
 
 mod failed;
+mod leased;
 mod status;
 mod unsent;
 

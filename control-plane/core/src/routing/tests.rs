@@ -17,6 +17,7 @@ mod properties;
 mod reordered;
 mod rule_scopes;
 mod ruled_out;
+mod selection;
 mod turns;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -20,13 +20,13 @@ pub(super) const MEMBERS: &[Member] = &[
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LeaseSettings {
-    /// How long a data plane may use a leased connection without asking again (no effect yet).
+    /// How long a data plane may use a leased connection without asking again.
     pub horizon_ms: u64,
     /// How long before the end of lease or horizon nothing is started any more, and how long after a horizon its
     /// connection is not given to others; at most a third of `horizonMs`. A data plane that stands still for longer may
-    /// overlap with the next owner (no effect yet).
+    /// overlap with the next owner.
     pub guard_ms: u64,
-    /// How long what is in flight when its lease ends may go on; 0 = not at all (no effect yet).
+    /// How long what is in flight when its lease ends may go on; 0 = not at all.
     pub drain_ms: u64,
     /// Requests without a lease never use a connection that some key may lease, leased or not (no effect yet).
     pub reserve_pool: bool,

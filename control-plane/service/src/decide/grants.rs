@@ -46,13 +46,13 @@ pub(super) struct Question<'a> {
 }
 
 /// The view with what this decision knows better.
-struct Corrected<'a> {
-    view: &'a View,
-    config: &'a Config,
+pub(super) struct Corrected<'a> {
+    pub(super) view: &'a View,
+    pub(super) config: &'a Config,
     /// Who asks: a probe that this attempt holds already does not stand in its own way.
-    attempt: AttemptId,
+    pub(super) attempt: AttemptId,
     /// There is no time left to ask for permits.
-    no_permits: bool,
+    pub(super) no_permits: bool,
 }
 
 impl RoutingView for Corrected<'_> {
@@ -232,7 +232,7 @@ impl Decider {
         }
     }
 
-    fn decide_on(
+    pub(super) fn decide_on(
         &self,
         question: &Question<'_>,
         view: &dyn RoutingView,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tidegate_proto::FILE_DESCRIPTOR_SET;
 use tidegate_proto::admin::v1::admin_service_server::AdminServiceServer;
 use tidegate_proto::config::v1::snapshot_service_server::SnapshotServiceServer;
+use tidegate_proto::lease::v1::lease_service_server::LeaseServiceServer;
 use tidegate_proto::report::v1::report_service_server::ReportServiceServer;
 use tidegate_proto::routing::v1::handoff_service_server::HandoffServiceServer;
 use tidegate_proto::routing::v1::routing_service_server::RoutingServiceServer;
@@ -20,6 +21,7 @@ use tonic_health::server::HealthReporter;
 use crate::admin::Admin;
 use crate::decide::Decider;
 use crate::handoff::Handoffs;
+use crate::lease::Leases;
 use crate::plane::Tokens;
 use crate::record::Recorder;
 use crate::telemetry::metrics::Metrics;
@@ -28,6 +30,7 @@ use crate::watch::Watchers;
 use super::admin::AdminApi;
 use super::auth::Guard;
 use super::handoff::HandoffApi;
+use super::lease::LeaseApi;
 use super::report::Reports;
 use super::routing::Routing;
 use super::snapshot::Snapshots;
@@ -48,6 +51,8 @@ const MAX_HEADER_LIST: u32 = 16 * 1024;
 const MAX_REQUEST: usize = 8 * 1024 * 1024;
 /// Largest request about a note: its bounds in characters of four bytes, twice over.
 const MAX_HANDOFF: usize = 128 * 1024;
+/// Largest request about a lease: names and numbers.
+const MAX_LEASE: usize = 16 * 1024;
 /// Largest configuration, in bytes.
 const MAX_CONFIGURATION: usize = 128 * 1024 * 1024;
 
@@ -59,6 +64,7 @@ pub(crate) struct Services {
     pub(crate) watchers: Arc<Watchers>,
     pub(crate) admin: Arc<Admin>,
     pub(crate) handoffs: Arc<Handoffs>,
+    pub(crate) leases: Arc<Leases>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) tasks: TaskTracker,
     pub(crate) drain: CancellationToken,
@@ -80,6 +86,7 @@ impl Offered {
             Self::Everything => &[
                 "tidegate.routing.v1.RoutingService",
                 "tidegate.routing.v1.HandoffService",
+                "tidegate.lease.v1.LeaseService",
                 "tidegate.report.v1.ReportService",
                 "tidegate.config.v1.SnapshotService",
                 "tidegate.admin.v1.AdminService",
@@ -145,9 +152,14 @@ fn add_data_plane_services(routes: &mut RoutesBuilder, services: &Services, toke
         handoffs: Arc::clone(&services.handoffs),
     })
     .max_decoding_message_size(MAX_HANDOFF);
+    let leases = LeaseServiceServer::new(LeaseApi {
+        leases: Arc::clone(&services.leases),
+    })
+    .max_decoding_message_size(MAX_LEASE);
     routes
         .add_service(InterceptedService::new(routing, plane.clone()))
         .add_service(InterceptedService::new(handoffs, plane.clone()))
+        .add_service(InterceptedService::new(leases, plane.clone()))
         .add_service(InterceptedService::new(reports, plane.clone()))
         .add_service(InterceptedService::new(snapshots, plane));
 }

@@ -14,6 +14,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::fleet_metrics::FleetMetrics;
 use super::handoff_metrics::HandoffMetrics;
+use super::lease_call_metrics::LeaseCallMetrics;
 use super::quota_metrics::QuotaMetrics;
 pub(crate) use super::quota_metrics::{QuotaPoll, QuotaReport};
 
@@ -181,6 +182,8 @@ pub(crate) struct Metrics {
     pub(crate) fleet: FleetMetrics,
     /// Notes that follow conversations.
     pub(crate) handoffs: HandoffMetrics,
+    /// What is asked about leases.
+    pub(crate) lease_calls: LeaseCallMetrics,
     /// Quotas that are fetched.
     pub(crate) quota: QuotaMetrics,
     /// Compare-and-sets that were refused for a conflict.
@@ -226,6 +229,7 @@ impl Metrics {
             token_refreshes: Family::default(),
             fleet: FleetMetrics::default(),
             handoffs: HandoffMetrics::default(),
+            lease_calls: LeaseCallMetrics::default(),
             quota: QuotaMetrics::default(),
             write_conflicts: Counter::<u64, AtomicU64>::default(),
             shard_readings: Counter::default(),
@@ -347,6 +351,7 @@ impl Metrics {
         );
         self.fleet.register(registry);
         self.handoffs.register(registry);
+        self.lease_calls.register(registry);
         self.quota.register(registry);
     }
 

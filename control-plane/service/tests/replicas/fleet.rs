@@ -48,14 +48,14 @@ pub(crate) struct Fleet {
     sealer: Arc<Sealer>,
     tasks: TaskTracker,
     started: AtomicU64,
-    _directory: TempDir,
+    _directory: Option<TempDir>,
 }
 
 /// One control plane and a connection to it.
 pub(crate) struct Replica {
     pub(crate) plane: ControlPlane,
     pub(crate) hot: Hot,
-    channel: Channel,
+    pub(crate) channel: Channel,
 }
 
 /// A data plane's reports: one stream.
@@ -70,35 +70,53 @@ pub(crate) const MODEL: &str = "alpha/m";
 impl Fleet {
     pub(crate) async fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
+        let durable = open(directory.path()).await;
+        Self {
+            _directory: Some(directory),
+            ..Self::over(durable)
+        }
+    }
+
+    /// A fleet over this durable store.
+    pub(crate) fn over(durable: Arc<dyn DurableStore>) -> Self {
         let options = MemoryOptions {
             undo_writes: 1_000,
             ..MemoryOptions::default()
         };
         Self {
             memory: MemoryHotStore::new(Arc::new(SystemClock), options),
-            durable: open(directory.path()).await,
+            durable,
             sealer: Arc::new(Sealer::new(&key()).unwrap()),
             tasks: TaskTracker::new(),
             started: AtomicU64::new(0),
-            _directory: directory,
+            _directory: None,
         }
     }
 
     /// A fleet whose configuration is [`document`], and its first replicas.
     pub(crate) async fn with_replicas<const N: usize>() -> (Self, [Replica; N]) {
         let fleet = Self::new().await;
+        let replicas = fleet.replicas_with(document()).await;
+        (fleet, replicas)
+    }
+
+    /// The first replicas of a fleet whose configuration is this.
+    pub(crate) async fn replicas_with<const N: usize>(
+        &self,
+        document: config::Document,
+    ) -> [Replica; N] {
         let mut replicas = Vec::new();
         for _ in 0..N {
-            replicas.push(fleet.start().await);
+            replicas.push(self.start().await);
         }
-        replicas[0].apply(apply_request(document())).await.unwrap();
+        replicas[0].apply(apply_request(document)).await.unwrap();
         for replica in &replicas {
             replica.has_configuration(1).await;
         }
         let Ok(replicas) = replicas.try_into() else {
             panic!("as many as were started");
         };
-        (fleet, replicas)
+        replicas
     }
 
     /// The hot store has a value in a life that began on its present server.

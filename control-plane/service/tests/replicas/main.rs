@@ -9,6 +9,8 @@ mod explain;
 #[cfg(test)]
 mod fleet;
 #[cfg(test)]
+mod leases;
+#[cfg(test)]
 mod loss;
 #[cfg(test)]
 mod permits;

@@ -51,7 +51,7 @@ fn vector_sessions_15_a_lease_leaves_a_connection_that_cools() {
 #[test]
 fn vector_sessions_16_the_only_connection_cools() {
     let (mut table, lease) = leased();
-    let ordinary = Ok(Placement::Ordinary);
+    let ordinary = Ok(Placement::Ordinary(None));
     assert_eq!(table.place(owner('A'), 1, None, &[], at(1)), ordinary);
     assert_eq!(ended(&table, &lease), Some(EndReason::HealthOrCooldown));
     assert_eq!(table.by_id(lease.id).state(), LeaseState::Invalidated);
@@ -117,19 +117,21 @@ fn what_a_lease_check_finds_is_told_in_order() {
 }
 
 #[rstest]
-#[case::another_generation(7, None, Some(EndReason::HealthOrCooldown))]
-#[case::another_connection_was_insisted_on(1, Some("c2"), Some(EndReason::HealthOrCooldown))]
-#[case::nothing_serves_the_model(1, None, Some(EndReason::ModelIneligible))]
-#[case::only_this_request_is_kept_out(1, None, None)]
+#[case::another_generation(7, None, Some(EndReason::HealthOrCooldown), false)]
+#[case::another_connection_was_insisted_on(1, Some("c2"), Some(EndReason::HealthOrCooldown), false)]
+#[case::nothing_serves_the_model(1, None, Some(EndReason::ModelIneligible), true)]
+#[case::only_this_request_is_kept_out(1, None, None, true)]
 fn a_lease_survives_an_empty_set_that_says_nothing_of_its_connection(
     #[case] number: u64,
     #[case] forced: Option<&str>,
     #[case] why: Option<EndReason>,
+    #[case] is_its_own: bool,
 ) {
     let (mut table, lease) = leased();
     table.why = why;
     let placed = table.place(owner('A'), number, forced, &[], at(1));
-    assert_eq!(placed, Ok(Placement::Ordinary));
+    let stands = is_its_own.then(|| lease.clone());
+    assert_eq!(placed, Ok(Placement::Ordinary(stands)));
     assert_eq!(table.own(owner('A')), Some(&lease));
 }
 
@@ -138,7 +140,7 @@ fn a_request_that_may_not_be_repeated_there_does_not_move_its_lease() {
     let (mut table, lease) = leased();
     table.why = EndReason::of_exclusion(ExclusionReason::RequestExhaustion);
     let placed = table.place(owner('A'), 1, None, &["c2"], at(1));
-    assert_eq!(placed, Ok(Placement::Ordinary));
+    assert_eq!(placed, Ok(Placement::Lease(lease.clone())));
     assert_eq!(table.own(owner('A')), Some(&lease));
 }
 

@@ -368,7 +368,7 @@ pub async fn vector_sessions_16_a_lease_without_a_connection_is_lost(
     let lease = acquired(&store, owner(1), &["a"], LONG_MS).await?;
     for _ in 0..2 {
         let nowhere = placed(&store, lease.name(), &[]).await?.answer;
-        assert_eq!(nowhere, Ok(Placement::Ordinary));
+        assert_eq!(nowhere, Ok(Placement::Ordinary(None)));
     }
     let recovered = placed(&store, lease.name(), &["a"]).await?.answer;
     assert_eq!(recovered, Err(LeaseError::Required));

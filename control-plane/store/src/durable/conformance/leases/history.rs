@@ -102,7 +102,7 @@ impl Owner {
                 let reply = placed(&store, lease.name(), names).await?;
                 match reply.answer {
                     Ok(Placement::Lease(lease)) => self.has(&store, lease).await?,
-                    Ok(Placement::Ordinary) => return Err(failed("there are candidates")),
+                    Ok(Placement::Ordinary(_)) => return Err(failed("there are candidates")),
                     Err(LeaseError::Capacity(_)) => self.ends_at_most(reply.now),
                     Err(error) => self.is_over(error, store, &lease).await?,
                 }

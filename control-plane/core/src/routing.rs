@@ -21,6 +21,7 @@
 //! | `selection`, `leasable` | what leases ask: which connections would be used, and whether one will do |
 //! | `emergency` | the last resort when money or quota is used up |
 //! | `terminal`, `wording` | the final answer when nothing is left |
+//! | `key_policy` | what a key may ask for, where nothing is sent yet |
 //! | `explain` | all of it laid open for people |
 
 mod accounts;
@@ -38,6 +39,7 @@ mod full_view;
 mod fusion;
 mod gates;
 pub mod intent;
+mod key_policy;
 mod layers;
 mod leasable;
 mod order;
@@ -88,6 +90,7 @@ pub use exclusion::MAX_EXCLUSIONS;
 pub use explain::{ExplainedTarget, Explanation, MAX_EXPLAINED, explain};
 pub use full_view::WithFull;
 pub use fusion::{Panel, PanelResult, Shortfall};
+pub use key_policy::refused_by_key;
 pub use leasable::uses_several_connections;
 pub use permits::{MAX_QUEUE_DEPTH, MAX_QUEUE_TIMEOUT_MS, PermitDemand, PermitPolicy, PermitQueue};
 pub use pipeline::{StageFault, stage_failure};

@@ -23,6 +23,7 @@ use crate::abandon::{AbandonQueue, Abandoned};
 use crate::clock::PlaneClock;
 use crate::config::{Limits, PlaneClientConfig};
 use crate::decide::{Gate, Patience, Standing, followed, patient};
+use crate::lease::Leases;
 use crate::metrics::ClientMetrics;
 use crate::permits::Permits;
 use crate::port::{Answer, Ask, Observation, PermitWait, PermitWaited, Snapshot, Usage};
@@ -73,6 +74,7 @@ pub(crate) struct Inner {
     pub(crate) unheld_lines: Mutex<LinePace>,
     pub(crate) abandoned: AbandonQueue,
     pub(crate) permits: Permits,
+    pub(crate) leases: Arc<Leases>,
     pub(crate) telemetry: TelemetryQueue,
     pub(crate) metrics: ClientMetrics,
     pub(crate) tracker: TaskTracker,
@@ -160,6 +162,7 @@ impl PlaneClient {
             unheld_lines: Mutex::default(),
             abandoned: AbandonQueue::new(metrics.clone()),
             permits: Permits::new(incarnation, metrics.clone()),
+            leases: Arc::new(Leases::new(incarnation, metrics.clone())),
             reports: Reports::new(
                 queue,
                 limits.urgent,
@@ -238,6 +241,8 @@ impl PlaneClient {
             } = &*returning;
             permits.give_back_forever(replicas, stop).await;
         });
+        tracker.spawn(Arc::clone(&inner).watch_leases());
+        tracker.spawn(Arc::clone(&inner).tell_ends());
         Ok(Self { inner })
     }
 

@@ -68,6 +68,10 @@ pub struct Limits {
     /// Everything it may take when it needs a permit and the control plane is there, but slow. Less than
     /// [`Limits::decide`] counts as that.
     pub decide_slow: Duration,
+    /// Everything that a decision for a managed request may take (decision 54). It is never made here.
+    pub decide_managed: Duration,
+    /// Everything that a question about a lease may take.
+    pub lease: Duration,
     /// Questions without an answer in a row, after which decisions are made here at once.
     pub timeouts_until_local: u32,
     /// How often the control plane is tried while decisions are made here.
@@ -100,6 +104,8 @@ impl Limits {
         Self {
             decide: Duration::from_secs(2),
             decide_slow: Duration::from_secs(10),
+            decide_managed: Duration::from_secs(2),
+            lease: Duration::from_secs(2),
             silence: Duration::from_secs(30),
             ..Self::default()
         }
@@ -111,6 +117,8 @@ impl Default for Limits {
         Self {
             decide: Duration::from_millis(50),
             decide_slow: Duration::from_secs(1),
+            decide_managed: Duration::from_secs(1),
+            lease: Duration::from_secs(1),
             timeouts_until_local: 3,
             retry_decide_every: Duration::from_millis(500),
             silence: Duration::from_secs(3),

@@ -8,6 +8,8 @@
 //! that is only slow, up to a limit of its own, because others are granted permits meanwhile; shares of the cap are given
 //! out here only when the control plane is gone (decision 62). [`contact`] tells the two apart. So it is with probes.
 //!
+//! **Managed requests** have a limit of their own and are never decided here ([`managed`]).
+//!
 //! **Numbers.** An attempt's number is good for one question, or for one wait for a permit and, granted, the question after
 //! it. What is granted late to a number that was given up can then be given back without a look at who uses what.
 
@@ -15,6 +17,7 @@ mod contact;
 mod gate;
 mod grant;
 mod local;
+mod managed;
 mod periods;
 mod questions;
 mod translate;
@@ -57,6 +60,9 @@ impl Inner {
     /// Decides; see [`crate::PlaneClient::decide`].
     pub(crate) async fn decide(self: &Arc<Self>, ask: Ask) -> Answer {
         let _deciding = Deciding::begin(self, ask.attempt.number);
+        if managed::is_managed(&ask) {
+            return self.decide_managed(&ask).await;
+        }
         let mut unreached_since: Option<Instant> = None;
         let is_shared = loop {
             let sent = Instant::now();
@@ -183,6 +189,16 @@ impl Inner {
             }
             Err(NoAnswer::Unusable) => return Err(Unanswered::Unusable),
         };
+        self.understood(ask, response, deadline).await
+    }
+
+    /// What the response means, if it can be carried out here.
+    async fn understood(
+        &self,
+        ask: &Ask,
+        response: DecideResponse,
+        deadline: Instant,
+    ) -> Result<Answer, Unanswered> {
         let wanted = response.configuration_version;
         let answer = match translate::answer(ask, response) {
             Ok(answer) => answer,

@@ -6,6 +6,7 @@
 //! | `replicas` | the control plane's replicas and which is asked |
 //! | `watch`, `install`, `view`, `snapshot_file` | configuration and hot state as followed, and what is kept on disk |
 //! | `decide` | a decision: asked for within a limit, or made here |
+//! | `lease` | leases: what clients ask for, and the fence before each attempt under one |
 //! | `handoff` | notes that follow conversations to another account |
 //! | `shadow` | our own failures that the control plane has not taken yet |
 //! | `report`, `usage`, `telemetry`, `abandon` | what is told to the control plane |
@@ -25,6 +26,7 @@ mod decide;
 pub mod endpoint;
 mod handoff;
 mod install;
+mod lease;
 mod metrics;
 mod permits;
 mod port;
@@ -39,6 +41,7 @@ mod watch;
 
 pub use client::{PlaneClient, PlaneStatus};
 pub use config::{Limits, PlaneClientConfig};
+pub use lease::{LeaseAnswer, LeasePlace, Leased};
 pub use metrics::ClientMetrics;
 pub use port::{
     Answer, Ask, Credential, Deadlines, Dispatch, LastFailure, Observation, PermitWait,

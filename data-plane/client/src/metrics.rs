@@ -86,6 +86,26 @@ metrics! {
     permit_renewals_failed: Counter = "permit_renewals_failed";
     /// Messages about permits to be given back that no replica took; the next renewal frees them
     permit_releases_dropped: Counter = "permit_releases_dropped";
+    /// Questions about leases that no replica answered in time
+    lease_unanswered: Counter = "lease_unanswered";
+    /// Decisions for managed requests that no control plane made in time; they are not made here
+    lease_undecided: Counter = "lease_undecided";
+    /// Attempts that were sent without an answer of the authority, by what it had granted before
+    lease_fences_unanswered: Counter = "lease_fences_unanswered";
+    /// Attempts in flight under leases
+    lease_attempts: Gauge = "lease_attempts";
+    /// Leases on connections with something in flight, or about to be
+    lease_presences: Gauge = "lease_presences";
+    /// Attempts refused because too many leases have something in flight
+    lease_presences_refused: Counter = "lease_presences_refused";
+    /// Times that what was in flight under a lease on a connection was cut at its horizon
+    lease_cuts: Counter = "lease_cuts";
+    /// Those of them that came after the guard, so that the connection may have been somebody else's already
+    lease_late_cuts: Counter = "lease_late_cuts";
+    /// Registrations of what is in flight that were gone when they were to be renewed
+    lease_registrations_lost: Counter = "lease_registrations_lost";
+    /// Ends of registrations that were not told; they end by their horizon
+    lease_ends_dropped: Counter = "lease_ends_dropped";
     /// Watches opened
     watches: Counter = "watches";
     /// Replicas left because they fell silent

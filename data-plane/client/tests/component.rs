@@ -5,6 +5,10 @@
 mod component {
     mod decide;
     mod fake;
+    mod fake_leases;
+    mod fences;
+    mod leases;
+    mod managed;
     mod network;
     mod permits;
     mod report;

@@ -9,12 +9,14 @@ mod plane_client;
 use std::future::Future;
 use std::sync::Arc;
 
-use tidegate_core::ids::{AttemptId, ConnectionId, ProviderId};
+use tidegate_core::ids::{AttemptId, ConnectionId, KeyId, ProviderId};
+use tidegate_core::lease::{LeaseError, LeaseName, Lifecycle};
 use tidegate_core::outcome::AttemptOutcome;
 use tidegate_core::routing::relay::{HandoffName, Note, Terms};
 use tidegate_core::time::Timestamp;
 use tidegate_plane_client::{
-    Answer, Ask, Observation, PermitWait, PermitWaited, Snapshot, Success, Usage,
+    Answer, Ask, LeaseAnswer, Leased, Observation, PermitWait, PermitWaited, Snapshot, Success,
+    Usage,
 };
 
 /// The control plane as one request sees it.
@@ -35,6 +37,19 @@ pub trait ControlPort: Send + Sync + 'static {
         attempt: AttemptId,
         wait: &PermitWait,
     ) -> impl Future<Output = PermitWaited> + Send;
+    /// What a client wants of its lease.
+    fn lease(
+        &self,
+        asked: &Lifecycle,
+        key: &KeyId,
+    ) -> impl Future<Output = Result<LeaseAnswer, LeaseError>> + Send;
+    /// Lets an attempt under a lease pass; it is sent at once then. What is returned is dropped when it has ended.
+    fn fence(
+        &self,
+        lease: LeaseName,
+        key: &KeyId,
+        connection: &ConnectionId,
+    ) -> impl Future<Output = Result<Leased, LeaseError>> + Send;
     /// Queues a report; an urgent one is sent at once.
     fn report(&self, report: AttemptOutcome, urgent: bool);
     /// Queues a usage record.
@@ -94,6 +109,23 @@ impl<T: ControlPort> ControlPort for Arc<T> {
         wait: &PermitWait,
     ) -> impl Future<Output = PermitWaited> + Send {
         T::await_permit(self, attempt, wait)
+    }
+
+    fn lease(
+        &self,
+        asked: &Lifecycle,
+        key: &KeyId,
+    ) -> impl Future<Output = Result<LeaseAnswer, LeaseError>> + Send {
+        T::lease(self, asked, key)
+    }
+
+    fn fence(
+        &self,
+        lease: LeaseName,
+        key: &KeyId,
+        connection: &ConnectionId,
+    ) -> impl Future<Output = Result<Leased, LeaseError>> + Send {
+        T::fence(self, lease, key, connection)
     }
 
     fn report(&self, report: AttemptOutcome, urgent: bool) {

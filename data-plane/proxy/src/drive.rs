@@ -4,6 +4,7 @@
 //! A request that needs several answers ([`crate::plan`]) is driven part by part, each by a loop of its own.
 //! A failure is asked about raw in the next question and added, classified, to what happened before.
 
+mod fence;
 mod remarks;
 mod words;
 
@@ -20,7 +21,7 @@ use tidegate_core::routing::{
     AttemptsSoFar, Plan, PriorAttempt, Rejection, RequestFacts, WaitKind,
 };
 use tidegate_plane_client::{
-    Answer, Ask, Dispatch, LastFailure, PermitWait, PermitWaited, PermitWaits, Step,
+    Answer, Ask, Dispatch, LastFailure, Leased, PermitWait, PermitWaited, PermitWaits, Step,
 };
 use tokio::time::Instant;
 
@@ -338,20 +339,25 @@ impl<C: ControlPort> Drive<C> {
         let prepared = snapshot
             .ok_or(DispatchFault::NotConfigured)
             .and_then(|snapshot| prepare(&snapshot, *endpoint, body, passed, &dispatch));
+        let leased = match &prepared {
+            Ok(_) => fence::pass(&self.shared.control, &self.request.facts, &dispatch).await?,
+            Err(_) => None,
+        };
         let clock = Clock::start(dispatch.deadlines);
         let provider = HeaderValue::try_from(dispatch.attempt.provider.as_str());
         let observed = match prepared {
             Ok(prepared) => {
                 // The credential that is sent is the one that is judged (decision 9).
                 dispatch.attempt.credential_version = prepared.credential_version;
-                life.sends(dispatch);
+                let cut = leased.as_ref().map(Leased::cut);
+                life.sends(dispatch, leased);
                 let (upstream, dialect) = (&self.shared.upstream, Dialect::of(*endpoint));
                 let max_bytes = self.max_answer_bytes;
                 let quota = Mutex::new(None);
                 let sees = |headers: &HeaderMap| *quota.lock() = life.sees(headers);
-                let observed =
-                    observe::attempt(upstream, prepared.request, dialect, clock, max_bytes, sees)
-                        .await;
+                let request = prepared.request;
+                let attempt = observe::attempt(upstream, request, dialect, clock, max_bytes, sees);
+                let observed = fence::until_cut(cut, attempt).await?;
                 if let Some(served) = &mut served {
                     served.success.quota = quota.into_inner();
                 }
@@ -364,7 +370,7 @@ impl<C: ControlPort> Drive<C> {
                     error = %fault,
                     "a decision cannot be carried out here"
                 );
-                life.sends(dispatch);
+                life.sends(dispatch, None);
                 Observed::Failed(Outcome::Local(LocalFault::Internal).into())
             }
         };
@@ -471,6 +477,9 @@ impl<C: ControlPort> Drive<C> {
     }
 
     fn reject(&mut self, rejection: Box<Rejection>) -> Response<ReplyBody> {
+        if let Some(error) = rejection.lease {
+            return self.refuse(&Refusal::Lease(error));
+        }
         if rejection.pass_through
             && let Some(words) = self.words.take()
         {

@@ -19,6 +19,8 @@ pub(crate) enum Route {
     Model(Endpoint),
     /// The list of models.
     Models,
+    /// Leases of sessions.
+    SessionLeases,
     /// The process lives.
     Livez,
     /// Requests can be served.
@@ -50,6 +52,7 @@ impl Route {
             "embeddings" => Some(Self::Model(Endpoint::Embeddings)),
             "messages" => Some(Self::Model(Endpoint::Messages)),
             "models" => Some(Self::Models),
+            "session-leases" => Some(Self::SessionLeases),
             _ => None,
         }
     }
@@ -57,7 +60,7 @@ impl Route {
     /// The one method it answers, apart from OPTIONS.
     pub(crate) fn method(self) -> Method {
         match self {
-            Self::Model(_) => Method::POST,
+            Self::Model(_) | Self::SessionLeases => Method::POST,
             Self::Models | Self::Livez | Self::Readyz | Self::Metrics => Method::GET,
         }
     }
@@ -65,7 +68,7 @@ impl Route {
     /// The methods for an `Allow` header.
     pub(crate) fn allow(self) -> &'static str {
         match self {
-            Self::Model(_) => "POST, OPTIONS",
+            Self::Model(_) | Self::SessionLeases => "POST, OPTIONS",
             Self::Models | Self::Livez | Self::Readyz | Self::Metrics => "GET, OPTIONS",
         }
     }
@@ -146,6 +149,8 @@ mod tests {
             }
         }
         assert_eq!(Route::find("/v1/models"), Some(Route::Models));
+        let leases = Route::find("/api/v1/session-leases");
+        assert_eq!(leases, Some(Route::SessionLeases));
     }
 
     #[test]

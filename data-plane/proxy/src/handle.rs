@@ -1,6 +1,7 @@
 //! One request through all its phases: route, identify, read, parse, drive.
 
 mod admin;
+mod leases;
 mod read;
 
 use std::panic::AssertUnwindSafe;
@@ -13,6 +14,8 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
+use tidegate_core::lease::LeaseError;
+use tidegate_core::routing::RequestFacts;
 use tokio::time::Instant;
 
 use crate::control_port::ControlPort;
@@ -21,6 +24,7 @@ use crate::drive::{Admitted, drive};
 use crate::endpoint::{Endpoint, Format, Route};
 use crate::facts;
 use crate::identify;
+use crate::leasing;
 use crate::life::Life;
 use crate::metrics::RefusalLabels;
 use crate::models;
@@ -91,6 +95,9 @@ async fn route_to<C: ControlPort>(
     if request.method() == Method::OPTIONS {
         return Ok(preflight(route));
     }
+    if matches!(route, Route::Model(_)) && leasing::is_upgrade(request.headers()) {
+        refuse_managed_upgrade(shared, request.headers())?;
+    }
     if request.method() != route.method() {
         return Err(Refusal::MethodNotAllowed {
             allow: route.allow(),
@@ -106,6 +113,7 @@ async fn route_to<C: ControlPort>(
             let key = identify::key(request.headers(), &snapshot.config, always)?;
             Ok(models::list(format, &snapshot.config, key.as_deref()))
         }
+        Route::SessionLeases => Ok(leases::answer(shared, request).await),
         Route::Model(endpoint) => ask(shared, endpoint, request, begun).await,
     }
 }
@@ -122,9 +130,11 @@ async fn ask<C: ControlPort>(
         let snapshot = shared.control.snapshot().ok_or(Refusal::NotConfigured)?;
         identify::key(&head.headers, &snapshot.config, shared.limits.require_key)?
     };
+    let lease = leasing::of_request(&head.headers, key.as_deref())?;
     let bytes = read::body(&head.headers, body, &shared.limits).await?;
     let body = RequestBody::parse(bytes, endpoint == Endpoint::Responses)?;
-    let facts = Arc::new(facts::of_request(endpoint, &head.headers, key, &body)?);
+    let facts = facts::of_request(endpoint, &head.headers, key, &body)?;
+    let facts = Arc::new(RequestFacts { lease, ..facts });
     let relay = Relay::begin(shared, endpoint, &head.headers, &facts);
     let life = Life::begin(
         Arc::clone(shared),
@@ -141,6 +151,21 @@ async fn ask<C: ControlPort>(
         facts,
     };
     Ok(drive(Arc::clone(shared), admitted, life, relay).await)
+}
+
+/// A handshake is answered by its method; whose requests are managed is told why there is no such transport for them.
+fn refuse_managed_upgrade<C: ControlPort>(
+    shared: &Shared<C>,
+    headers: &HeaderMap,
+) -> Result<(), Refusal> {
+    let key = shared.control.snapshot().and_then(|snapshot| {
+        let key = identify::key(headers, &snapshot.config, shared.limits.require_key);
+        key.ok().flatten()
+    });
+    if key.is_some_and(|key| key.may_lease()) {
+        return Err(LeaseError::UnsupportedTransport.into());
+    }
+    Ok(())
 }
 
 fn check_head(headers: &HeaderMap) -> Result<(), Refusal> {
@@ -163,13 +188,22 @@ fn preflight(route: Route) -> Response<ReplyBody> {
         ACCESS_CONTROL_ALLOW_METHODS,
         HeaderValue::from_static(route.allow()),
     );
-    headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, ANYONE_AND_KEYS);
+    let allowed = match route {
+        Route::SessionLeases => LEASE_HEADERS,
+        _ => ANYONE_AND_KEYS,
+    };
+    headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, allowed);
     headers.insert(ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("86400"));
     response
 }
 
 /// The star does not cover `Authorization`.
 const ANYONE_AND_KEYS: HeaderValue = HeaderValue::from_static("*, authorization");
+
+/// Both headers by name (`sessions-and-streams.md` §1.7).
+const LEASE_HEADERS: HeaderValue = HeaderValue::from_static(
+    "Authorization, Content-Type, X-OmniRoute-Lease-Owner, X-OmniRoute-Lease-Generation",
+);
 
 impl Surface {
     fn answers(self, route: Route) -> bool {

@@ -22,6 +22,7 @@ mod event_stream;
 mod facts;
 mod handle;
 mod identify;
+mod leasing;
 mod life;
 mod limits;
 mod metrics;

@@ -17,12 +17,13 @@ use std::sync::Arc;
 
 use http::{HeaderMap, StatusCode};
 use tidegate_core::ids::{AttemptId, ComboName, ProviderId};
-use tidegate_core::outcome::{Attempt, AttemptOutcome, Outcome};
+use tidegate_core::outcome::{Attempt, AttemptOutcome, LocalFault, Outcome};
 use tidegate_core::routing::{RequestFacts, WaitKind};
 use tidegate_core::telemetry::QuotaSnapshot;
 use tidegate_core::telemetry::aggregate::Verdict;
-use tidegate_plane_client::{Answer, Dispatch, LastFailure, Step};
+use tidegate_plane_client::{Answer, Dispatch, LastFailure, Leased, Step};
 use tokio::time::Instant;
+use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use crate::control_port::ControlPort;
 use crate::endpoint::Endpoint;
@@ -39,11 +40,19 @@ use trace::Trace;
 struct InFlight {
     /// Counts as an attempt, and as a retry if it is one.
     _counted: (Held, Option<Held>),
+    /// It is in flight under a lease, until this is dropped.
+    leased: Option<Leased>,
     dispatch: Box<Dispatch>,
     target: Target,
     sent: Instant,
     /// Its success was reported; a later failure is a second report (decision 8).
     ready: bool,
+}
+
+impl InFlight {
+    fn is_cut(&self) -> bool {
+        self.leased.as_ref().is_some_and(Leased::is_cut)
+    }
 }
 
 /// An attempt that was asked for and not sent yet: something may be granted to it.
@@ -277,8 +286,8 @@ impl<C: ControlPort> Life<C> {
         self.shared.metrics.decisions.get_or_create(&labels).inc();
     }
 
-    /// The attempt goes out.
-    pub(crate) fn sends(&mut self, dispatch: Box<Dispatch>) {
+    /// The attempt goes out, under a lease if it is managed.
+    pub(crate) fn sends(&mut self, dispatch: Box<Dispatch>, leased: Option<Leased>) {
         let now = Instant::now();
         self.asking = None;
         let attempt = &dispatch.attempt;
@@ -298,6 +307,7 @@ impl<C: ControlPort> Life<C> {
         target.begins(&self.shared.control);
         self.in_flight = Some(InFlight {
             _counted: counted,
+            leased,
             dispatch,
             target,
             sent: now,
@@ -389,6 +399,41 @@ impl<C: ControlPort> Life<C> {
             .target
             .ends(&self.shared.control, Verdict::Broke, None);
         self.report(report, true);
+    }
+
+    /// Comes when the attempt in flight must end because of its lease.
+    pub(crate) fn cut(&self) -> Option<WaitForCancellationFutureOwned> {
+        let in_flight = self.in_flight.as_ref()?;
+        in_flight.leased.as_ref().map(Leased::cut)
+    }
+
+    /// Whether that moment has come.
+    pub(crate) fn is_cut(&self) -> bool {
+        let in_flight = self.in_flight.as_ref();
+        in_flight.is_some_and(InFlight::is_cut)
+    }
+
+    /// A stream that had begun well was cut because of its lease, of which nobody is to blame.
+    pub(crate) fn is_cut_off(&mut self) {
+        let Some(in_flight) = self.in_flight.as_ref() else {
+            return;
+        };
+        let outcome = Outcome::Local(LocalFault::LeaseConflict);
+        if let Some(trace) = self.traces.last_mut() {
+            trace.fails(&outcome, millis(in_flight.sent, Instant::now()));
+        }
+        let attempt = in_flight.dispatch.attempt.clone();
+        self.report(
+            AttemptOutcome {
+                attempt,
+                outcome,
+                occurred_at: self.shared.control.now(),
+                next_target_same_provider: false,
+                combo: self.combo,
+                count: 1,
+            },
+            false,
+        );
     }
 
     /// What is known of the usage; later words win.

@@ -9,6 +9,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
+use tidegate_core::lease::Action;
 use tidegate_core::outcome::Outcome;
 
 use crate::endpoint::Endpoint;
@@ -29,6 +30,7 @@ pub struct Metrics {
     pub(crate) connections: Gauge,
     pub(crate) handoffs: Family<HandoffLabels, Counter>,
     pub(crate) handoffs_told: Counter,
+    pub(crate) lease_requests: Family<LeaseLabels, Counter>,
 }
 
 /// How a request ended for its client.
@@ -140,6 +142,35 @@ pub(crate) struct HandoffLabels {
     pub(crate) end: HandoffEnd,
 }
 
+/// What a session asks about its lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum LeaseAction {
+    Acquire,
+    Renew,
+    Release,
+    Status,
+    /// It was refused before that was known.
+    None,
+}
+
+impl LeaseAction {
+    pub(crate) fn of(action: &Action) -> Self {
+        match action {
+            Action::Acquire { .. } => Self::Acquire,
+            Action::Renew { .. } => Self::Renew,
+            Action::Release { .. } => Self::Release,
+            Action::Status { .. } => Self::Status,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct LeaseLabels {
+    pub(crate) action: LeaseAction,
+    /// `ok`, or from [`crate::refusal::Refusal::kind`], a closed set.
+    pub(crate) code: String,
+}
+
 impl EncodeLabelValue for Endpoint {
     fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), std::fmt::Error> {
         encoder.write_str(self.name())
@@ -188,6 +219,13 @@ label_words!(HandoffEnd {
     Late => "late",
     NotKept => "not_kept",
     Stopped => "stopped",
+});
+label_words!(LeaseAction {
+    Acquire => "acquire",
+    Renew => "renew",
+    Release => "release",
+    Status => "status",
+    None => "none",
 });
 label_words!(DecidedStep {
     Dispatch => "dispatch",
@@ -239,6 +277,7 @@ impl Metrics {
             connections: Gauge::default(),
             handoffs: Family::default(),
             handoffs_told: Counter::default(),
+            lease_requests: Family::default(),
         };
         metrics.begin_at_zero();
         metrics.name_in(registry.sub_registry_with_prefix("tidegate_dp"));
@@ -263,6 +302,13 @@ impl Metrics {
         }
         for &end in HandoffEnd::ALL {
             drop(self.handoffs.get_or_create(&HandoffLabels { end }));
+        }
+        for &action in LeaseAction::ALL {
+            let code = "ok".to_owned();
+            let labels = LeaseLabels { action, code };
+            if action != LeaseAction::None {
+                drop(self.lease_requests.get_or_create(&labels));
+            }
         }
         for &step in DecidedStep::ALL {
             for &by in DecidedBy::ALL {
@@ -291,6 +337,11 @@ impl Metrics {
             "refusals",
             "Answers of our own by code",
             self.refusals.clone(),
+        );
+        registry.register(
+            "lease_requests",
+            "Requests about leases by action and code",
+            self.lease_requests.clone(),
         );
         registry.register(
             "waits_refused",

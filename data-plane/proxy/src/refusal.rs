@@ -1,6 +1,7 @@
 //! Everything a client can be told that no upstream said. Each has a status and a stable code.
 
 use http::StatusCode;
+use tidegate_core::lease::LeaseError;
 use tidegate_core::routing::Rejection;
 
 use crate::request::BodyFault;
@@ -51,6 +52,9 @@ pub(crate) enum Refusal {
     },
     #[error("{}", .0.message)]
     Rejected(Box<Rejection>),
+    /// By a rule of leases, in the words of the contract (`sessions-and-streams.md` §1.7).
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
     #[error("the service is shutting down")]
     ShuttingDown,
     #[error("the request could not be completed")]
@@ -80,6 +84,9 @@ impl Refusal {
                 .ok()
                 .filter(|status| status.is_client_error() || status.is_server_error())
                 .unwrap_or(StatusCode::BAD_GATEWAY),
+            Self::Lease(error) => {
+                StatusCode::from_u16(error.status()).unwrap_or(StatusCode::SERVICE_UNAVAILABLE)
+            }
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
@@ -103,6 +110,7 @@ impl Refusal {
             Self::NotConfigured => "configuration_unavailable",
             Self::WaitingFull { .. } => "wait_queue_full",
             Self::Rejected(rejection) => &rejection.code,
+            Self::Lease(error) => error.code(),
             Self::ShuttingDown => "shutting_down",
             Self::Internal => "internal_error",
         }
@@ -122,6 +130,7 @@ impl Refusal {
             Self::Rejected(rejection) => rejection.retry_after_secs,
             Self::WaitingFull { retry_after_secs } => Some(*retry_after_secs),
             Self::NotConfigured | Self::ShuttingDown => Some(1),
+            Self::Lease(error) => error.retry_after_seconds(),
             _ => None,
         }
     }

@@ -1,6 +1,6 @@
 //! Notes that follow conversations to another account (`routing.md` §8.4).
 //!
-//! Only a request with an API key that names its session and a combo with the strategy `context-relay` has a [`Relay`]. While its first
+//! Only a request with an API key (one that may not lease) that names its session and a combo with the strategy `context-relay` has a [`Relay`]. While its first
 //! decision is made, the note of its conversation is asked for. An attempt on another connection than the one that the
 //! note was made on is told it, ahead of everything else. After a success the control plane is asked whether a note is
 //! to be made; if so, a request of our own has the conversation summed up ([`make`]). The client waits for none of it
@@ -45,7 +45,9 @@ impl Relay {
         headers: &HeaderMap,
         facts: &RequestFacts,
     ) -> Option<Self> {
-        if endpoint == Endpoint::Embeddings {
+        // A lease covers one connection, and what we ask for ourselves is nobody's session.
+        let is_managed = facts.key.as_ref().is_some_and(|key| key.may_lease());
+        if endpoint == Endpoint::Embeddings || is_managed {
             return None;
         }
         let combo = {

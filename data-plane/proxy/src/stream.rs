@@ -13,6 +13,7 @@
 //! | the attempt's deadline | in-band error | `DeadlineExceeded` |
 //! | the upstream's own error event | just that | the error, as embedded |
 //! | a drain's end | in-band error | none |
+//! | the horizon of its lease | in-band error | `LeaseConflict`, which blames nobody |
 //! | the client takes nothing for the stall time | in-band error, should it read on | none |
 //! | the client leaves | – | none |
 
@@ -28,6 +29,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame};
 use hyper::body::Incoming;
 use parking_lot::Mutex;
+use tidegate_core::lease::LeaseError;
 use tidegate_core::outcome::{Outcome, StreamFault, UpstreamError};
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::{CancellationToken, DropGuard, WaitForCancellationFutureOwned};
@@ -79,6 +81,8 @@ struct Flow<C: ControlPort> {
     /// Fires at or before the next moment at which something may be too late.
     timer: Pin<Box<Sleep>>,
     drained: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// Comes at the horizon of its lease, if it is under one.
+    cut: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     /// `None` once the request has ended.
     life: Option<Life<C>>,
     /// Bytes of ours after the upstream's.
@@ -102,6 +106,8 @@ impl<C: ControlPort> std::fmt::Debug for StreamBody<C> {
 enum Stop {
     Fault(StreamFault),
     Drained,
+    /// Its connection may be somebody else's from now on.
+    LeaseOver,
     /// The client took nothing.
     Stalled,
 }
@@ -115,6 +121,7 @@ impl Stop {
             Self::Fault(StreamFault::EarlyEof) => "STREAM_EARLY_EOF",
             Self::Fault(StreamFault::Truncated) => "stream_terminated",
             Self::Drained => "shutting_down",
+            Self::LeaseOver => LeaseError::FenceStale.code(),
             Self::Stalled => "client_stalled",
         }
     }
@@ -127,6 +134,7 @@ impl Stop {
                 StreamFault::ReadinessTimeout | StreamFault::EarlyEof | StreamFault::Truncated,
             ) => "the upstream's stream broke off",
             Self::Drained => "the service is shutting down",
+            Self::LeaseOver => "the lease is not the current one",
             Self::Stalled => "the client did not read in time",
         }
     }
@@ -140,6 +148,7 @@ impl<C: ControlPort> StreamBody<C> {
         life: Life<C>,
         around: Surroundings<'_>,
     ) -> Self {
+        let watched_cut = life.cut();
         let mut flow = Flow {
             upstream: Some(stream.body),
             passage: stream.passage,
@@ -148,6 +157,7 @@ impl<C: ControlPort> StreamBody<C> {
             linger: None,
             timer: Box::pin(tokio::time::sleep(LOOK_EVERY)),
             drained: Box::pin(around.drained.clone().cancelled_owned()),
+            cut: life.cut().map(Box::pin),
             life: Some(life),
             last_words: None,
             open: Some(around.open),
@@ -162,9 +172,12 @@ impl<C: ControlPort> StreamBody<C> {
         around.tasks.spawn(attend::attend(
             Arc::downgrade(&flow),
             over.clone(),
-            around.drained,
-            around.stall_time,
-            clock.end,
+            attend::Limits {
+                drained: around.drained,
+                cut: watched_cut,
+                stall_time: around.stall_time,
+                end: clock.end,
+            },
         ));
         Self {
             flow,
@@ -206,6 +219,10 @@ impl<C: ControlPort> Flow<C> {
     fn poll_limits(&mut self, context: &mut Context<'_>) -> Option<Stop> {
         if self.drained.as_mut().poll(context).is_ready() {
             return Some(Stop::Drained);
+        }
+        let cut = self.cut.as_mut();
+        if cut.is_some_and(|cut| cut.as_mut().poll(context).is_ready()) {
+            return Some(Stop::LeaseOver);
         }
         // The timer is not moved with every event; it is when it fires that the newest event counts.
         while self.timer.as_mut().poll(context).is_ready() {
@@ -265,13 +282,15 @@ impl<C: ControlPort> Flow<C> {
             return;
         };
         life.uses(self.passage.tokens());
-        if let Stop::Fault(fault) = stop {
-            life.breaks(Outcome::Stream(fault));
+        match stop {
+            Stop::Fault(fault) => life.breaks(Outcome::Stream(fault)),
+            Stop::LeaseOver => life.is_cut_off(),
+            Stop::Drained | Stop::Stalled => {}
         }
         match stop {
             // Told or not, the client has as good as left.
             Stop::Stalled => drop(life),
-            Stop::Fault(_) | Stop::Drained => life.end(Ending::BrokenStream),
+            Stop::Fault(_) | Stop::Drained | Stop::LeaseOver => life.end(Ending::BrokenStream),
         }
         let event = in_band(
             self.passage.dialect(),
@@ -303,7 +322,11 @@ impl<C: ControlPort> Flow<C> {
                 Some(upstream) if self.life.is_some() => upstream,
                 _ => return Poll::Ready(self.last_words.take()),
             };
-            // The attempt's own end does not wait for the upstream to fall silent.
+            // Neither this nor the next wait for the upstream to fall silent.
+            if self.life.as_ref().is_some_and(Life::is_cut) {
+                self.stop(Stop::LeaseOver);
+                continue;
+            }
             if self.clock.end.is_some_and(|end| end <= Instant::now()) {
                 self.stop(Stop::Fault(StreamFault::DeadlineExceeded));
                 continue;

@@ -37,17 +37,24 @@ struct Known {
 
 impl Default for Presence {
     fn default() -> Self {
+        Self::numbered(1)
+    }
+}
+
+impl Presence {
+    /// Whose first registration has this number, at least 1. Who forgets a presence that is idle begins the next one of
+    /// the same name with a larger number than it had.
+    #[must_use]
+    pub fn numbered(number: u64) -> Self {
         Self {
-            number: 1,
+            number: number.max(1),
             asking: 0,
             running: 0,
             known: None,
             barred_at: None,
         }
     }
-}
 
-impl Presence {
     /// An attempt is about to be sent. It asks with the number that is returned, and is then either started or given
     /// up.
     pub fn ask(&mut self) -> u64 {

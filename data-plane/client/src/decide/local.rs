@@ -75,7 +75,7 @@ impl Local<'_> {
         let prior = ask
             .last_failure
             .as_ref()
-            .and_then(|failure| self.classified(failure));
+            .and_then(|failure| classified(config, failure, self.now));
         let so_far = match &prior {
             None => Arc::clone(&ask.so_far),
             Some(prior) => {
@@ -102,27 +102,6 @@ impl Local<'_> {
             local: true,
         };
         (answer, full)
-    }
-
-    /// The last failure as the rules see it. A provider that left the configuration has no target any more, so
-    /// what its failure meant matters no longer; it is read with the defaults of another.
-    fn classified(&self, failure: &LastFailure) -> Option<PriorAttempt> {
-        let attempt = &failure.attempt;
-        let providers = &self.snapshot.config.providers;
-        let entry = providers
-            .get(&attempt.provider)
-            .or_else(|| providers.values().next())?;
-        let at = failure.occurred_at.min(self.now);
-        let connection = self.snapshot.config.connection(&attempt.connection);
-        let context = ClassifyContext::of(&attempt.provider, &entry.policy, &attempt.model, at)
-            .on(connection.map(AsRef::as_ref));
-        Some(PriorAttempt {
-            attempt: attempt.clone(),
-            classification: classify(&failure.outcome, &context),
-            failed_at: at,
-            pass: failure.pass,
-            target: failure.target,
-        })
     }
 
     /// Decides again as long as the permit or the probe that a decision needs is not to be had.
@@ -354,14 +333,47 @@ impl Local<'_> {
     }
 }
 
+/// The last failure as the rules see it. A provider that left the configuration has no target any more, so
+/// what its failure meant matters no longer; it is read with the defaults of another.
+fn classified(config: &Config, failure: &LastFailure, now: Timestamp) -> Option<PriorAttempt> {
+    let attempt = &failure.attempt;
+    let providers = &config.providers;
+    let entry = providers
+        .get(&attempt.provider)
+        .or_else(|| providers.values().next())?;
+    let at = failure.occurred_at.min(now);
+    let connection = config.connection(&attempt.connection);
+    let context = ClassifyContext::of(&attempt.provider, &entry.policy, &attempt.model, at)
+        .on(connection.map(AsRef::as_ref));
+    Some(PriorAttempt {
+        attempt: attempt.clone(),
+        classification: classify(&failure.outcome, &context),
+        failed_at: at,
+        pass: failure.pass,
+        target: failure.target,
+    })
+}
+
 /// The answer of a data plane that has no configuration yet.
 pub(super) fn without_configuration(ask: &Ask, now: Timestamp) -> Answer {
+    let rejection = unavailable("this data plane has no configuration yet");
+    rejected(None, ask, rejection, now)
+}
+
+/// An answer that ends the request without a decision.
+pub(super) fn rejected(
+    snapshot: Option<&Snapshot>,
+    ask: &Ask,
+    rejection: Rejection,
+    now: Timestamp,
+) -> Answer {
     let failed = ask.last_failure.as_ref();
+    let prior = snapshot
+        .zip(failed)
+        .and_then(|(snapshot, failure)| classified(&snapshot.config, failure, now));
     Answer {
-        decision: Step::Reject(Box::new(unavailable(
-            "this data plane has no configuration yet",
-        ))),
-        classification: None,
+        decision: Step::Reject(Box::new(rejection)),
+        classification: prior.map(|prior| prior.classification),
         failed_at: failed.map_or(now, |failure| failure.occurred_at),
         next_target_same_provider: false,
         combo: false,

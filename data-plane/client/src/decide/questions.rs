@@ -39,6 +39,8 @@ pub(super) struct Questions<'a> {
     calls: FuturesUnordered<BoxFuture<'static, Heard>>,
     /// A replica that is well said no.
     refused: bool,
+    /// It is for a managed request: what becomes of it says nothing of how replicas decide for others.
+    is_managed: bool,
 }
 
 /// What a replica said.
@@ -57,6 +59,15 @@ impl<'a> Questions<'a> {
             waiting: Vec::new(),
             calls: FuturesUnordered::new(),
             refused: false,
+            is_managed: false,
+        }
+    }
+
+    /// For a managed request.
+    pub(super) fn managed(inner: &'a Arc<Inner>, question: DecideRequest) -> Self {
+        Self {
+            is_managed: true,
+            ..Self::new(inner, question)
         }
     }
 
@@ -77,9 +88,11 @@ impl<'a> Questions<'a> {
                     });
                 }
                 Err(_) => {
-                    self.inner.metrics.decide_timeouts.inc();
-                    for replica in &self.waiting {
-                        self.inner.replicas.failed(replica, Instant::now());
+                    if !self.is_managed {
+                        self.inner.metrics.decide_timeouts.inc();
+                        for replica in &self.waiting {
+                            self.inner.replicas.failed(replica, Instant::now());
+                        }
                     }
                     return Err(NoAnswer::Late);
                 }
@@ -106,6 +119,7 @@ impl<'a> Questions<'a> {
                         Code::FailedPrecondition | Code::NotFound | Code::Aborted => {
                             self.refused = true;
                         }
+                        _ if self.is_managed => {}
                         _ => self.inner.replicas.failed(replica, Instant::now()),
                     }
                     if Instant::now() < deadline {
@@ -151,7 +165,9 @@ impl<'a> Questions<'a> {
             self.inner.clock.answered(asked_at, now, time);
         }
         // One that answers too late is alive, and still asked after the others.
-        if is_late && now.saturating_duration_since(asked_at) >= self.inner.limits.decide {
+        if (is_late || self.is_managed)
+            && now.saturating_duration_since(asked_at) >= self.inner.limits.decide
+        {
             self.inner.replicas.heard(replica, freshness, now);
         } else {
             self.inner.replicas.answered(replica, freshness, now);

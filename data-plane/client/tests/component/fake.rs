@@ -14,6 +14,7 @@ use tidegate_plane_client::endpoint::{Address, in_process};
 use tidegate_proto::common::v1 as common;
 use tidegate_proto::config::v1 as config;
 use tidegate_proto::config::v1::snapshot_service_server::{SnapshotService, SnapshotServiceServer};
+use tidegate_proto::lease::v1::lease_service_server::LeaseServiceServer;
 use tidegate_proto::report::v1 as report;
 use tidegate_proto::report::v1::report_service_server::{ReportService, ReportServiceServer};
 use tidegate_proto::routing::v1 as routing;
@@ -27,6 +28,7 @@ use tokio_util::task::TaskTracker;
 use tonic::transport::server::Connected;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::fake_leases::Leasing;
 use super::setting;
 
 /// What `Decide` does.
@@ -101,6 +103,7 @@ pub(crate) struct Replica {
     pub(crate) kept: Mutex<Vec<routing::KeepPermitsRequest>>,
     pub(crate) released: Mutex<Vec<routing::ReleasePermitsRequest>>,
     pub(crate) tokens: Mutex<BTreeSet<String>>,
+    pub(crate) leasing: Arc<Leasing>,
     snapshot: Mutex<Option<config::Snapshot>>,
     configuration_version: Mutex<u64>,
     pushed: broadcast::Sender<config::WatchResponse>,
@@ -141,6 +144,7 @@ impl Replica {
             kept: Mutex::default(),
             released: Mutex::default(),
             tokens: Mutex::default(),
+            leasing: Arc::default(),
             snapshot: Mutex::new(Some(setting::snapshot(1))),
             configuration_version: Mutex::new(1),
             pushed: broadcast::Sender::new(64),
@@ -150,6 +154,7 @@ impl Replica {
             .add_service(RoutingServiceServer::new(Service(Arc::clone(&replica))))
             .add_service(ReportServiceServer::new(Service(Arc::clone(&replica))))
             .add_service(SnapshotServiceServer::new(Service(Arc::clone(&replica))))
+            .add_service(LeaseServiceServer::from_arc(Arc::clone(&replica.leasing)))
             .serve_with_incoming(incoming);
         TaskTracker::new().spawn(async move { server.await.unwrap() });
         replica

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use tidegate_core::ids::{AttemptId, ConnectionId, ProviderId};
+use tidegate_core::ids::{AttemptId, ConnectionId, KeyId, ProviderId};
+use tidegate_core::lease::{LeaseError, LeaseName, Lifecycle};
 use tidegate_core::outcome::AttemptOutcome;
 use tidegate_core::routing::relay::{HandoffName, Note, Terms};
 use tidegate_core::time::Timestamp;
 use tidegate_plane_client::{
-    Answer, Ask, Observation, PermitWait, PermitWaited, PlaneClient, Snapshot, Success, Usage,
+    Answer, Ask, LeaseAnswer, Leased, Observation, PermitWait, PermitWaited, PlaneClient, Snapshot,
+    Success, Usage,
 };
 
 use super::ControlPort;
@@ -31,6 +33,19 @@ impl ControlPort for PlaneClient {
 
     async fn await_permit(&self, attempt: AttemptId, wait: &PermitWait) -> PermitWaited {
         Self::await_permit(self, attempt, wait).await
+    }
+
+    async fn lease(&self, asked: &Lifecycle, key: &KeyId) -> Result<LeaseAnswer, LeaseError> {
+        Self::lease(self, asked, key).await
+    }
+
+    async fn fence(
+        &self,
+        lease: LeaseName,
+        key: &KeyId,
+        connection: &ConnectionId,
+    ) -> Result<Leased, LeaseError> {
+        Self::fence(self, lease, key, connection).await
     }
 
     fn report(&self, report: AttemptOutcome, urgent: bool) {

@@ -25,8 +25,21 @@ const MAX_PREPARED_BYTES: usize = 256 * 1024;
 /// It is compressed, too long, too slow, or its client left.
 pub(super) async fn body(
     headers: &HeaderMap,
-    mut body: Incoming,
+    body: Incoming,
     limits: &Limits,
+) -> Result<Bytes, Refusal> {
+    up_to(headers, body, limits.max_body_bytes, limits.body_time).await
+}
+
+/// The whole body of at most `limit` bytes, within `time`.
+///
+/// # Errors
+/// As [`body`].
+pub(super) async fn up_to(
+    headers: &HeaderMap,
+    mut body: Incoming,
+    limit: usize,
+    time: Duration,
 ) -> Result<Bytes, Refusal> {
     let encoded = headers
         .get(CONTENT_ENCODING)
@@ -34,8 +47,7 @@ pub(super) async fn body(
     if encoded {
         return Err(Refusal::BodyEncoded);
     }
-    let limit = limits.max_body_bytes;
-    let by = Instant::now() + limits.body_time;
+    let by = Instant::now() + time;
     let announced = announced(headers);
     if announced.is_some_and(|length| length > limit) {
         discard(body).await;

@@ -69,6 +69,7 @@ impl<C: ControlPort> Life<C> {
             return;
         };
         in_flight.target.is_over(&self.shared.control);
+        let is_cut = in_flight.is_cut();
         let attempt = in_flight.dispatch.attempt;
         if in_flight.ready {
             self.shared.control.record_usage(Usage {
@@ -85,7 +86,11 @@ impl<C: ControlPort> Life<C> {
         }
         let target = in_flight.target;
         target.ends(&self.shared.control, Verdict::None, None);
-        let outcome = self.cut_off();
+        let outcome = if is_cut {
+            Outcome::Local(LocalFault::LeaseConflict)
+        } else {
+            self.cut_off()
+        };
         if let Some(trace) = self.traces.last_mut() {
             trace.fails(&outcome, millis(in_flight.sent, Instant::now()));
         }

@@ -36,11 +36,13 @@ pub(crate) fn refuse(
         Refusal::Rejected(rejection) if !rejection.error_type.is_empty() => &rejection.error_type,
         _ => openai_type(status),
     };
-    let mut body = match format {
-        Format::Openai => json!({"error": {
+    let mut body = match (refusal, format) {
+        // One form for all clients, as the contract has it.
+        (Refusal::Lease(error), _) => error.body(),
+        (_, Format::Openai) => json!({"error": {
             "message": message, "type": openai_type, "param": null, "code": refusal.code(),
         }}),
-        Format::Anthropic => json!({"type": "error", "error": {
+        (_, Format::Anthropic) => json!({"type": "error", "error": {
             "type": anthropic_type(status), "message": message, "code": refusal.code(),
         }}),
     };

@@ -22,6 +22,8 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(10);
 
 /// The key of [`Bench`]'s only client.
 pub(crate) const KEY: &str = "sk-client-key";
+/// The key of sessions that lease `one-a` or `ant-a`, where options say that there is one. It may not ask for `one/n`.
+pub(crate) const LEASE_KEY: &str = "sk-lease-key";
 
 /// Two OpenAI providers `one` and `two`, an Anthropic one `ant`, each with one connection `<provider>-a`; the combo
 /// `duo` is `one/m` and then `two/m`, with neither retries nor waits. With plans, `panel` asks `one/m`, `two/m` and `one/n` at once
@@ -42,6 +44,8 @@ pub(crate) struct Options {
     pub(crate) limits: Limits,
     pub(crate) deadlines: Deadlines,
     pub(crate) keys: bool,
+    /// There is a key that may lease.
+    pub(crate) leases: bool,
     /// Requests wait for cooldowns.
     pub(crate) waits: bool,
     /// There are combos that ask several models, and the model `j` of each provider.
@@ -62,6 +66,7 @@ impl Default for Options {
             limits: Limits::default(),
             deadlines: Deadlines::default(),
             keys: true,
+            leases: false,
             waits: false,
             plans: false,
             relay: false,
@@ -150,7 +155,18 @@ fn document([one, two, ant]: [&FakeUpstream; 3], options: &Options) -> Document 
             "disableCooling": options.plans && provider == "two"})
     };
     let key = json!({"id": "tester", "sha256": tidegate_core::config::key_hash(KEY)});
-    let keys: Vec<Value> = if options.keys { vec![key] } else { Vec::new() };
+    let mut keys: Vec<Value> = if options.keys { vec![key] } else { Vec::new() };
+    if options.leases {
+        let mut models = json!(["one/m", "ant/m", "duo"]);
+        if options.relay {
+            add(&mut models, json!("talk"));
+        }
+        keys.push(
+            json!({"id": "session", "sha256": tidegate_core::config::key_hash(LEASE_KEY),
+            "scopes": ["lease:exclusive"], "allowedConnections": ["one-a", "ant-a"],
+            "allowedModels": models}),
+        );
+    }
     let with = |mut members: Value, more: &Value| {
         let more = more.as_object().unwrap().clone();
         members.as_object_mut().unwrap().extend(more);

@@ -9,11 +9,14 @@ use parking_lot::Mutex;
 use tidegate_core::catalogue::{Catalogue, ModelInfo};
 use tidegate_core::classify::{ClassifyContext, classify};
 use tidegate_core::config::{Config, Document};
-use tidegate_core::ids::{AttemptId, ConnectionId, ModelId, PlaneIncarnation, ProviderId, Shard};
+use tidegate_core::ids::{
+    AttemptId, ConnectionId, KeyId, ModelId, PlaneIncarnation, ProviderId, Shard,
+};
+use tidegate_core::lease::{LeaseError, LeaseName, Lifecycle};
 use tidegate_core::outcome::{Attempt, AttemptOutcome};
 use tidegate_core::routing::relay::{HandoffName, Note, Served, Standing, Terms, wanted};
 use tidegate_core::routing::{
-    self, AttemptsSoFar, Counters, Decision, DecisionTurns, Input, PriorAttempt, View,
+    self, AttemptsSoFar, Counters, Decision, DecisionTurns, Input, PriorAttempt, Rejection, View,
 };
 use tidegate_core::settings::Overrides;
 use tidegate_core::state::apply::{Subject, apply};
@@ -22,11 +25,13 @@ use tidegate_core::telemetry::NoTelemetry;
 use tidegate_core::time::Timestamp;
 use tidegate_core::version::Version;
 use tidegate_plane_client::{
-    Answer, Ask, Credential, Deadlines, Dispatch, Observation, PermitWait, PermitWaited, Snapshot,
-    Step, Success, Usage,
+    Answer, Ask, Credential, Deadlines, Dispatch, LeaseAnswer, Leased, Observation, PermitWait,
+    PermitWaited, Snapshot, Step, Success, Usage,
 };
 use tidegate_proxy::ControlPort;
 use tokio::sync::Notify;
+
+use crate::fake_leases::FakeLeases;
 
 /// See the module's documentation.
 pub(crate) struct FakeControl {
@@ -47,6 +52,9 @@ pub(crate) struct FakeControl {
     pub(crate) is_full: AtomicBool,
     /// Ends a wait for a permit.
     pub(crate) freed: Notify,
+    pub(crate) leases: FakeLeases,
+    /// Managed requests are refused by this rule.
+    pub(crate) refuses_managed: Mutex<Option<LeaseError>>,
 }
 
 #[derive(Default)]
@@ -68,6 +76,8 @@ pub(crate) struct Heard {
     pub(crate) replaced: Vec<Option<AttemptId>>,
     /// The attempt of each question, and the connection whose permit it had waited for.
     pub(crate) asked: Vec<(AttemptId, Option<ConnectionId>)>,
+    /// The lease that each question is under.
+    pub(crate) leases: Vec<Option<LeaseName>>,
     /// The attempt of each wait for a permit.
     pub(crate) awaited: Vec<AttemptId>,
     pub(crate) asks: u64,
@@ -146,6 +156,8 @@ impl FakeControl {
             panics: AtomicBool::new(false),
             is_full: AtomicBool::new(false),
             freed: Notify::new(),
+            leases: FakeLeases::default(),
+            refuses_managed: Mutex::default(),
         }
     }
 
@@ -227,7 +239,10 @@ impl FakeControl {
         }
     }
 
-    fn step(&self, ask: &Ask, decision: Decision) -> Step {
+    fn step(&self, ask: &Ask, mut decision: Decision) -> Step {
+        if let (Some(error), Some(_)) = (*self.refuses_managed.lock(), ask.facts.lease) {
+            decision = Decision::Reject(Box::new(refused(error)));
+        }
         match decision {
             Decision::Wait(wait) => Step::Wait {
                 kind: wait.kind,
@@ -299,6 +314,23 @@ impl FakeControl {
     }
 }
 
+/// What a control plane says where a rule of leases refuses.
+fn refused(error: LeaseError) -> Rejection {
+    Rejection {
+        status: error.status(),
+        code: error.code().to_owned(),
+        error_type: "lease_error".to_owned(),
+        message: error.to_string(),
+        retry_after_secs: error.retry_after_seconds(),
+        pass_through: false,
+        terminal_reason: error.code().to_owned(),
+        pool_size: 1,
+        attempted: 0,
+        excluded: Vec::new(),
+        lease: Some(error),
+    }
+}
+
 impl ControlPort for FakeControl {
     fn next_attempt(&self) -> AttemptId {
         AttemptId {
@@ -319,12 +351,26 @@ impl ControlPort for FakeControl {
     async fn decide(&self, ask: Ask) -> Answer {
         self.heard.lock().asks += 1;
         self.heard.lock().replaced.push(ask.replaces);
+        self.heard.lock().leases.push(ask.facts.lease);
         let asked = (ask.attempt, ask.waited.granted.clone());
         self.heard.lock().asked.push(asked);
         if self.silent.load(Ordering::Relaxed) {
             std::future::pending::<()>().await;
         }
         self.decide_now(&ask)
+    }
+
+    async fn lease(&self, asked: &Lifecycle, key: &KeyId) -> Result<LeaseAnswer, LeaseError> {
+        self.leases.lease(asked, key)
+    }
+
+    async fn fence(
+        &self,
+        lease: LeaseName,
+        key: &KeyId,
+        connection: &ConnectionId,
+    ) -> Result<Leased, LeaseError> {
+        self.leases.fence(lease, key, connection).await
     }
 
     async fn await_permit(&self, attempt: AttemptId, _wait: &PermitWait) -> PermitWaited {

@@ -17,6 +17,12 @@ mod fail_over;
 #[cfg(test)]
 mod fake_control;
 #[cfg(test)]
+mod fake_leases;
+#[cfg(test)]
+mod lease_requests;
+#[cfg(test)]
+mod leased;
+#[cfg(test)]
 mod leaving;
 #[cfg(test)]
 mod pass_through;

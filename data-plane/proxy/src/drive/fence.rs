@@ -1,0 +1,46 @@
+//! The fence of managed requests, immediately before each attempt is sent (decision 42). The first attempt, a retry and
+//! what was waited for all come through here: there is no other way to an upstream.
+
+use tidegate_core::lease::LeaseError;
+use tidegate_core::routing::RequestFacts;
+use tidegate_plane_client::{Dispatch, Leased};
+
+use crate::control_port::ControlPort;
+use crate::refusal::Refusal;
+
+/// Lets an attempt pass; `None` where there is no lease to ask about.
+///
+/// # Errors
+/// Why it must not be sent. It is no outcome of the attempt, which is given back with all it was granted.
+pub(super) async fn pass<C: ControlPort>(
+    control: &C,
+    facts: &RequestFacts,
+    dispatch: &Dispatch,
+) -> Result<Option<Leased>, Refusal> {
+    let Some(key) = facts.key.as_ref().filter(|key| key.may_lease()) else {
+        return Ok(None);
+    };
+    // Whatever asks in the name of such a key has a lease, or is not sent.
+    let lease = facts.lease.ok_or(LeaseError::Required)?;
+    let connection = &dispatch.attempt.connection;
+    let leased = control.fence(lease, &key.id, connection).await?;
+    Ok(Some(leased))
+}
+
+/// What comes of an attempt, unless it is cut before. Then it has been let go of.
+///
+/// # Errors
+/// [`LeaseError::FenceStale`] when it is cut.
+pub(super) async fn until_cut<T>(
+    cut: Option<impl Future<Output = ()>>,
+    attempt: impl Future<Output = T>,
+) -> Result<T, LeaseError> {
+    let Some(cut) = cut else {
+        return Ok(attempt.await);
+    };
+    tokio::select! {
+        biased;
+        () = cut => Err(LeaseError::FenceStale),
+        observed = attempt => Ok(observed),
+    }
+}

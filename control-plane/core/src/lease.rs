@@ -11,7 +11,7 @@
 //! | [`acquire`], [`renew`], [`release`], [`status`] | what clients ask for |
 //! | [`place`], [`reconcile`] | where a request goes, and what a new configuration ends |
 //! | [`fence`], [`renew_activity`] | whether a data plane may send, and what it has in flight |
-//! | [`Presence`] | the data plane's own side of that |
+//! | [`Presence`], [`RegistrationNumbers`] | the data plane's own side of that |
 
 mod activity;
 mod answer;
@@ -38,7 +38,7 @@ pub use lifecycle::{
 };
 pub use owner::{OwnerHash, OwnerHashError};
 pub use placement::{Inference, Placement, place, reconcile, reconcile_with_document};
-pub use presence::{Presence, RENEWALS_APART_MS};
+pub use presence::{LAST_RENEWALS_APART_MS, Presence, RENEWALS_APART_MS, RegistrationNumbers};
 pub use record::{EndReason, Ended, Lease, LeaseId, LeaseState, LeaseSummary};
 pub use request::{
     Action, Bearer, LeaseKey, LeaseName, Lifecycle, MAX_LIFECYCLE_BYTES, MAX_MODEL_CHARACTERS,

@@ -174,6 +174,6 @@ fn read(said: Said) -> Result<Result<LeaseAnswer, LeaseError>, WireError> {
                 }),
             })
         }
-        Said::Refused(refused) => Err(refusal_from_proto(&refused)?),
+        Said::Refused(refused) => Err(refusal_from_proto(&refused)),
     })
 }

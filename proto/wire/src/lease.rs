@@ -63,17 +63,12 @@ pub fn refusal_to_proto(error: LeaseError) -> common::LeaseRefusal {
     }
 }
 
-/// A refusal from a message.
-///
-/// # Errors
-/// When its code is not known here.
-pub fn refusal_from_proto(message: &common::LeaseRefusal) -> Result<LeaseError, WireError> {
-    let capacity = Capacity {
-        retry_after_seconds: message.retry_after_seconds,
-        eligible: message.eligible,
-    };
-    LeaseError::of_code(&message.code, capacity)
-        .ok_or_else(|| WireError::invalid("lease.code", "unknown code"))
+/// A refusal from a message. One that a newer control plane words in a way unknown here is [`LeaseError::ServiceUnavailable`]:
+/// it stays a refusal, so that nothing is sent and nobody decides in its place.
+#[must_use]
+pub fn refusal_from_proto(message: &common::LeaseRefusal) -> LeaseError {
+    let capacity = Capacity::bounded(message.retry_after_seconds, message.eligible);
+    LeaseError::of_code(&message.code, capacity).unwrap_or(LeaseError::ServiceUnavailable)
 }
 
 /// A lease as a message. Neither its owner nor where it is is told.
@@ -184,7 +179,34 @@ mod tests {
             eligible: 2,
         });
         for refused in [capacity, LeaseError::FenceStale, LeaseError::Required] {
-            assert_eq!(refusal_from_proto(&refusal_to_proto(refused)), Ok(refused));
+            assert_eq!(refusal_from_proto(&refusal_to_proto(refused)), refused);
+        }
+    }
+
+    #[test]
+    fn an_unknown_refusal_stays_a_refusal() {
+        let message = common::LeaseRefusal {
+            code: "LEASE_OF_TOMORROW".to_owned(),
+            retry_after_seconds: 0,
+            eligible: 0,
+        };
+        assert_eq!(refusal_from_proto(&message), LeaseError::ServiceUnavailable);
+    }
+
+    #[test]
+    fn what_a_capacity_refusal_tells_is_within_its_bounds() {
+        let code = "lease-capacity-unavailable";
+        for (told, read) in [((0, 0), (1, 1)), ((u64::MAX, u64::MAX), (3_600, u64::MAX))] {
+            let message = common::LeaseRefusal {
+                code: code.to_owned(),
+                retry_after_seconds: told.0,
+                eligible: told.1,
+            };
+            let capacity = Capacity {
+                retry_after_seconds: read.0,
+                eligible: read.1,
+            };
+            assert_eq!(refusal_from_proto(&message), LeaseError::Capacity(capacity));
         }
     }
 

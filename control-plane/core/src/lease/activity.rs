@@ -23,7 +23,7 @@ pub struct Activity {
     pub lease: LeaseName,
     /// Who.
     pub plane: PlaneIncarnation,
-    /// Which registration of this data plane, from 1. It never falls.
+    /// Which registration of this data plane, from 1. It does not fall before `until`.
     pub number: u64,
     /// Until then nobody else is given the connection: the data plane's horizon and a guard. Only ever later.
     pub until: Timestamp,
@@ -107,7 +107,8 @@ pub fn fence(
     if lease.connection != *asked.connection {
         return Err(LeaseError::ConnectionMismatch.into());
     }
-    if stored.is_some_and(|stored| stored.number > asked.number) {
+    // One that is past its end keeps nobody away, and protects nothing any more.
+    if stored.is_some_and(|stored| stored.number > asked.number && stored.until > now) {
         return Err(FenceError::Superseded);
     }
     let enough_ms = settings.horizon_ms.saturating_mul(2) / 3;

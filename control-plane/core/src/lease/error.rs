@@ -82,9 +82,16 @@ impl Capacity {
     #[must_use]
     pub fn new(eligible: usize, free_at: Option<Timestamp>, now: Timestamp) -> Self {
         let wait_ms = free_at.map_or(0, |at| at.remaining_ms(now));
+        let eligible = u64::try_from(eligible).unwrap_or(u64::MAX);
+        Self::bounded(wait_ms.div_ceil(1_000), eligible)
+    }
+
+    /// Of what another says, brought within the bounds.
+    #[must_use]
+    pub fn bounded(retry_after_seconds: u64, eligible: u64) -> Self {
         Self {
-            retry_after_seconds: wait_ms.div_ceil(1_000).clamp(1, MAX_RETRY_AFTER_SECONDS),
-            eligible: u64::try_from(eligible).unwrap_or(u64::MAX).max(1),
+            retry_after_seconds: retry_after_seconds.clamp(1, MAX_RETRY_AFTER_SECONDS),
+            eligible: eligible.max(1),
         }
     }
 }

@@ -27,7 +27,8 @@ pub struct Acquire<'a> {
     pub key: &'a KeyId,
     /// What could serve the model.
     pub eligibility: Eligibility<'a>,
-    /// Why ordinary selection does not use a connection ([`EndReason::of_exclusion`]).
+    /// Why ordinary selection does not use a connection ([`EndReason::of_exclusion`]): `None` where the reason passes with
+    /// the request, [`EndReason::ModelIneligible`] for a connection that the model does not lead to.
     pub why: &'a (dyn Fn(&ConnectionId) -> Option<EndReason> + Sync),
     /// How long the lease shall last, in ms.
     pub ttl_ms: u64,
@@ -69,8 +70,9 @@ pub struct Named<'a> {
     pub key: &'a KeyId,
 }
 
-/// Gives the owner a connection: the one it has, as long as that is eligible, else the first free one. A refusal leaves
-/// the lease that the owner has as it is.
+/// Gives the owner a connection: the one it has, as long as that is eligible, else the first free one. It also keeps the
+/// one it has when that is kept out for a reason that passes, say by its own attempts in flight. A refusal leaves the
+/// lease that the owner has as it is.
 #[must_use]
 pub fn acquire(
     rows: &Rows<'_>,
@@ -78,7 +80,7 @@ pub fn acquire(
     settings: &LeaseSettings,
     now: Timestamp,
 ) -> Step<Lease> {
-    let mut changes = rows.expire(now);
+    let mut changes = expire(rows.own, now);
     let answer = choose(rows, asked, settings, now).map(|(chosen, lease)| {
         changes.extend(chosen);
         lease
@@ -92,9 +94,14 @@ fn choose(
     settings: &LeaseSettings,
     now: Timestamp,
 ) -> Result<(Vec<Change>, Lease), LeaseError> {
-    let candidates = asked.eligibility.candidates()?;
     let expires_at = now.plus_ms(clamped(asked.ttl_ms));
-    let Some(own) = rows.live(now) else {
+    let own = rows.live(now);
+    if let Some(own) = own.filter(|own| asked.keeps(own)) {
+        let (change, lease) = own.extended(expires_at, now);
+        return Ok((vec![change], lease));
+    }
+    let candidates = asked.eligibility.candidates()?;
+    let Some(own) = own else {
         let free = rows.first_free(candidates, settings.drain_ms, now)?;
         // 2⁵³ leases of one owner: nobody gets there, and a number that falls would be worse than none.
         let generation =
@@ -115,19 +122,12 @@ fn choose(
             owner: asked.owner,
             generation,
         };
-        let mut changes = rows.forget(free, now);
+        let mut changes = rows.vacate(free, now);
         changes.extend([count, Change::Open(lease.clone())]);
         return Ok((changes, lease));
     };
     if own.key != *asked.key {
         return Err(LeaseError::FenceStale);
-    }
-    if candidates
-        .iter()
-        .any(|candidate| candidate.connection == own.connection)
-    {
-        let (change, lease) = own.extended(expires_at, now);
-        return Ok((vec![change], lease));
     }
     let free = rows.first_free(candidates, settings.drain_ms, now)?;
     let moved = Lease {
@@ -135,8 +135,9 @@ fn choose(
         expires_at,
         ..own.moved_to(free, asked.id, now)
     };
+    // Without a reason it stays where it is.
     let reason = (asked.why)(&own.connection).unwrap_or(EndReason::ModelIneligible);
-    let mut changes = rows.forget(free, now);
+    let mut changes = rows.vacate(free, now);
     changes.extend([own.end(reason, now), Change::Open(moved.clone())]);
     Ok((changes, moved))
 }
@@ -190,6 +191,20 @@ pub fn status<'a>(
     now: Timestamp,
 ) -> Result<&'a Lease, LeaseError> {
     asked.find(own, now)
+}
+
+impl Acquire<'_> {
+    /// Whether this lease of the owner stays on its connection.
+    fn keeps(&self, own: &Lease) -> bool {
+        let is_asked_for = match self.eligibility {
+            Eligibility::UnknownModel => return false,
+            Eligibility::None | Eligibility::Blocked => false,
+            Eligibility::Some(candidates) => candidates
+                .iter()
+                .any(|candidate| candidate.connection == own.connection),
+        };
+        own.key == *self.key && (is_asked_for || (self.why)(&own.connection).is_none())
+    }
 }
 
 impl<'a> Eligibility<'a> {

@@ -12,6 +12,7 @@ use crate::time::Timestamp;
 
 use super::{
     Change, Eligible, EndReason, Lease, LeaseError, LeaseId, LeaseKey, LeaseName, Rows, Step,
+    expire,
 };
 
 /// An inference request under a lease.
@@ -64,7 +65,7 @@ pub fn place(
     settings: &LeaseSettings,
     now: Timestamp,
 ) -> Step<Placement> {
-    let mut changes = rows.expire(now);
+    let mut changes = expire(rows.own, now);
     if asked.candidates.is_empty() {
         let mut stands = asked.find(rows, now).ok();
         if let Some(own) = stands
@@ -107,7 +108,7 @@ pub fn place(
     let free = rows.first_free(asked.candidates, settings.drain_ms, now);
     let answer = free.map(|to| {
         let moved = own.moved_to(to, asked.id, now);
-        changes.extend(rows.forget(to, now));
+        changes.extend(rows.vacate(to, now));
         changes.push(Change::Open(moved.clone()));
         Placement::Lease(moved)
     });

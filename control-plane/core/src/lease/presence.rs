@@ -4,16 +4,28 @@
 //! Times are of one clock of the data plane that goes on while the machine sleeps. Every answer counts from the moment
 //! before its question was sent.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use crate::time::Timestamp;
 
 use super::Grant;
 
-/// Questions are at least this far apart, in ms, also when the horizon is near or the authority is away.
+/// Questions are at least this far apart, in ms, also when the authority is away; but for the last ones before a horizon.
 pub const RENEWALS_APART_MS: u64 = 1_000;
+/// Least distance of the last questions before a horizon, in ms. Each waits for half of what is left, so that a lease
+/// that is extended in its last moments is heard of, and there are only a few.
+pub const LAST_RENEWALS_APART_MS: u64 = 50;
+
+/// Gives out the numbers of registrations, from 1, each once. One for each incarnation of a data plane: a number that came
+/// twice would be ended by a delete that was meant for the first. Clones count on together.
+#[derive(Clone, Debug)]
+pub struct RegistrationNumbers(Arc<AtomicU64>);
 
 /// What a data plane has under way under one lease on one connection.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Presence {
+    numbers: RegistrationNumbers,
     /// Of the registration that questions name now.
     number: u64,
     /// Attempts that have asked and not been sent.
@@ -35,19 +47,25 @@ struct Known {
     renew_at: Timestamp,
 }
 
-impl Default for Presence {
-    fn default() -> Self {
-        Self::numbered(1)
+impl RegistrationNumbers {
+    /// Of an incarnation that has not registered anything.
+    #[must_use]
+    pub fn of_new_incarnation() -> Self {
+        Self(Arc::new(AtomicU64::new(1)))
+    }
+
+    fn next(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed)
     }
 }
 
 impl Presence {
-    /// Whose first registration has this number, at least 1. Who forgets a presence that is idle begins the next one of
-    /// the same name with a larger number than it had.
+    /// Nothing is under way. An idle one may be dropped and another one made in its place.
     #[must_use]
-    pub fn numbered(number: u64) -> Self {
+    pub fn new(numbers: &RegistrationNumbers) -> Self {
         Self {
-            number: number.max(1),
+            numbers: numbers.clone(),
+            number: numbers.next(),
             asking: 0,
             running: 0,
             known: None,
@@ -75,13 +93,14 @@ impl Presence {
         } else {
             asked_at.plus_ms(grant.lease_ms)
         };
+        let horizon = asked_at.plus_ms(grant.horizon_ms);
         let pause_ms = (grant.horizon_ms / 3).max(RENEWALS_APART_MS);
         self.known = Some(Known {
             asked_at,
             deadline,
-            horizon: asked_at.plus_ms(grant.horizon_ms),
+            horizon,
             guard_ms: grant.guard_ms,
-            renew_at: asked_at.plus_ms(pause_ms),
+            renew_at: before(horizon, asked_at, pause_ms),
         });
     }
 
@@ -94,11 +113,15 @@ impl Presence {
         }
     }
 
-    /// The registration is gone: the connection may be somebody else's, so what is in flight is cut at once.
-    pub fn lose(&mut self, number: u64, now: Timestamp) {
+    /// A renewal that was asked for at `asked_at` found no registration: the connection may be somebody else's, so what
+    /// is in flight is cut at once. As with [`Presence::granted`], an answer to an earlier registration, or an older one
+    /// than was taken in, says nothing: a fence may have registered since.
+    pub fn lose(&mut self, number: u64, asked_at: Timestamp, now: Timestamp) {
         if number == self.number
             && let Some(known) = &mut self.known
+            && asked_at >= known.asked_at
         {
+            known.asked_at = asked_at;
             known.horizon = known.horizon.min(now);
         }
     }
@@ -106,7 +129,8 @@ impl Presence {
     /// A renewal was not answered; the next one is tried a while later.
     pub fn put_off_renewal(&mut self, now: Timestamp) {
         if let Some(known) = &mut self.known {
-            known.renew_at = known.renew_at.max(now.plus_ms(RENEWALS_APART_MS));
+            let again = before(known.horizon, now, RENEWALS_APART_MS);
+            known.renew_at = known.renew_at.max(again);
         }
     }
 
@@ -143,7 +167,7 @@ impl Presence {
         self.close_if_idle()
     }
 
-    /// When to renew next; `None` with nothing in flight, or when the horizon comes first.
+    /// When to renew next; `None` with nothing in flight, or when the horizon is too near.
     #[must_use]
     pub fn renew_at(&self) -> Option<Timestamp> {
         let known = self.known.filter(|_| self.running > 0)?;
@@ -168,8 +192,19 @@ impl Presence {
             return None;
         }
         let closed = self.number;
-        self.number = closed.saturating_add(1);
+        self.number = self.numbers.next();
         self.known = None;
         Some(closed)
     }
+}
+
+/// So long after `from`; when the horizon comes first, half way to it.
+fn before(horizon: Timestamp, from: Timestamp, pause_ms: u64) -> Timestamp {
+    let left_ms = horizon.remaining_ms(from);
+    let pause_ms = if pause_ms < left_ms {
+        pause_ms
+    } else {
+        (left_ms / 2).max(LAST_RENEWALS_APART_MS)
+    };
+    from.plus_ms(pause_ms)
 }

@@ -19,7 +19,8 @@ pub struct Eligible {
     pub connection: ConnectionId,
 }
 
-/// What is looked at to give a connection away. The store locks all of it before it reads the time.
+/// What is looked at to give a connection away. The store locks what the rule may change before it reads the time: the
+/// owner's row, and what is over of the rest.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows<'a> {
     /// The last generation that the owner ever had.
@@ -107,13 +108,6 @@ impl<'a> Rows<'a> {
         self.own.filter(|own| own.is_live(now))
     }
 
-    /// Ends what is overdue.
-    pub(super) fn expire(&self, now: Timestamp) -> Vec<Change> {
-        let own = self.own.map(|own| own.id);
-        let others = self.held.iter().filter(|lease| Some(lease.id) != own);
-        expire(self.own.into_iter().chain(others), now)
-    }
-
     /// The first of the connections that nobody has and on which nothing is in flight; without one, when to ask again.
     pub(super) fn first_free<'c>(
         &self,
@@ -133,16 +127,25 @@ impl<'a> Rows<'a> {
         })
     }
 
-    /// Forgets what was in flight on a connection that is given away, so that nothing of it is renewed, whatever a clock
-    /// says.
-    pub(super) fn forget(&self, given: &Eligible, now: Timestamp) -> Vec<Change> {
-        self.in_flight
+    /// Makes way on a connection that is given away: ends its row that is overdue, and forgets what was in flight, so that
+    /// nothing of it is renewed, whatever a clock says. Others that are overdue are left to the sweep. The owner's own row
+    /// is the caller's.
+    pub(super) fn vacate(&self, given: &Eligible, now: Timestamp) -> Vec<Change> {
+        let own = self.own.map(|own| own.id);
+        let held = self
+            .held
+            .iter()
+            .filter(|lease| lease.connection == given.connection && Some(lease.id) != own);
+        let past = self
+            .in_flight
             .iter()
             .map(|in_flight| &in_flight.activity)
             .filter(|activity| activity.connection == given.connection && activity.until <= now)
             .cloned()
-            .map(Change::Forget)
-            .collect()
+            .map(Change::Forget);
+        let mut changes = expire(held, now);
+        changes.extend(past);
+        changes
     }
 
     /// Connections that cannot be given away, and until when at least. What drains counts with its whole drain. What is

@@ -124,6 +124,8 @@ macro_rules! durable_conformance {
             vector_sessions_60_attempts_are_over_with_the_drain
             vector_sessions_62_a_renewed_lease_moves_the_horizon
             a_fence_is_registered
+            a_registration_past_its_end_keeps_no_number_away
+            a_busy_connection_stays_with_its_owner
             a_document_ends_leases_it_does_not_cover
             swept_leases_leave_their_generation
             one_owner_at_once_has_one_lease

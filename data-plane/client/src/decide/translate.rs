@@ -173,8 +173,7 @@ fn reject(message: proto::Reject) -> Result<Box<Rejection>, WireError> {
         excluded: exclusions(message.excluded),
         lease: message
             .lease
-            .map(|refusal| lease::refusal_from_proto(&refusal))
-            .transpose()?,
+            .map(|refusal| lease::refusal_from_proto(&refusal)),
     }))
 }
 

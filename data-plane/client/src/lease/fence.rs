@@ -176,7 +176,7 @@ fn said(response: proto::FenceResponse) -> Result<Said, WireError> {
     match response.answer.ok_or(WireError::Missing("answer"))? {
         proto::fence_response::Answer::Grant(grant) => Ok(Said::Granted(grant_from_proto(grant))),
         proto::fence_response::Answer::Refused(refused) => {
-            refusal_from_proto(&refused).map(Said::Refused)
+            Ok(Said::Refused(refusal_from_proto(&refused)))
         }
         proto::fence_response::Answer::Superseded(_) => Ok(Said::Superseded),
     }

@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tidegate_core::ids::{ConnectionId, KeyId, PlaneIncarnation};
-use tidegate_core::lease::{ActivityName, Grant, LeaseError, LeaseName, Presence};
+use tidegate_core::lease::{
+    ActivityName, Grant, LeaseError, LeaseName, Presence, RegistrationNumbers,
+};
 use tidegate_core::time::Timestamp;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -35,6 +37,7 @@ pub(crate) struct Leases {
     plane: PlaneIncarnation,
     max: usize,
     clock: AwakeClock,
+    numbers: RegistrationNumbers,
     state: Mutex<State>,
     /// Something began to run, or is known longer or shorter.
     pub(super) changed: Notify,
@@ -45,8 +48,6 @@ pub(crate) struct Leases {
 #[derive(Debug)]
 struct State {
     slots: BTreeMap<Place, Slot>,
-    /// The number of the first registration of a new presence.
-    next: u64,
     /// Nobody watches over what is in flight any more.
     is_closed: bool,
 }
@@ -80,9 +81,9 @@ impl Leases {
             plane,
             max: MAX_PRESENCES,
             clock: AwakeClock::start(),
+            numbers: RegistrationNumbers::of_new_incarnation(),
             state: Mutex::new(State {
                 slots: BTreeMap::new(),
-                next: 1,
                 is_closed: false,
             }),
             changed: Notify::new(),
@@ -98,11 +99,7 @@ impl Leases {
     /// An attempt is about to be sent; `None` when there is no room for its lease, or it is too late.
     pub(super) fn ask(self: &Arc<Self>, place: Place) -> Option<Asking> {
         let mut state = self.state.lock();
-        let State {
-            slots,
-            next,
-            is_closed,
-        } = &mut *state;
+        let State { slots, is_closed } = &mut *state;
         let is_full = *is_closed || slots.len() >= self.max;
         let slot = match slots.entry(place.clone()) {
             Entry::Occupied(slot) => slot.into_mut(),
@@ -113,7 +110,7 @@ impl Leases {
             Entry::Vacant(vacant) => {
                 self.metrics.lease_presences.inc();
                 vacant.insert(Slot {
-                    presence: Presence::numbered(*next),
+                    presence: Presence::new(&self.numbers),
                     key: None,
                     registered: false,
                     renewing: false,
@@ -206,7 +203,7 @@ impl Leases {
                 Some(Some(grant)) => slot.grant(number, asked_at, grant),
                 Some(None) => {
                     self.metrics.lease_registrations_lost.inc();
-                    slot.presence.lose(number, self.now());
+                    slot.presence.lose(number, asked_at, self.now());
                 }
                 None => slot.presence.put_off_renewal(self.now()),
             }
@@ -222,16 +219,14 @@ impl Leases {
 
     fn end(&self, place: &Place, end: impl FnOnce(&mut Presence) -> Option<u64>) {
         let mut state = self.state.lock();
-        let State { slots, next, .. } = &mut *state;
-        let Some(slot) = slots.get_mut(place) else {
+        let Some(slot) = state.slots.get_mut(place) else {
             return;
         };
         let Some(closed) = end(&mut slot.presence) else {
             return;
         };
         let registered = slot.registered;
-        *next = (*next).max(closed.saturating_add(1));
-        slots.remove(place);
+        state.slots.remove(place);
         self.metrics.lease_presences.dec();
         drop(state);
         if registered {

@@ -3,7 +3,9 @@
 use rstest::rstest;
 
 use crate::ids::PlaneIncarnation;
-use crate::lease::{FenceError, Grant, Lease, LeaseError, LeaseName};
+use crate::lease::{
+    FenceError, Grant, Lease, LeaseError, LeaseName, Presence, RegistrationNumbers,
+};
 
 use super::table::{Table, at, connection, generation, owner};
 
@@ -83,6 +85,39 @@ fn a_fence_of_an_earlier_registration_comes_too_late() {
     fenced(&mut table, &lease, 2, 0);
     let late = table.fence(lease.name(), &lease.connection, PLANE, 1, at(1));
     assert_eq!(late, Err(FenceError::Superseded));
+}
+
+#[test]
+fn a_registration_whose_end_got_lost_bars_earlier_numbers_until_its_own_end() {
+    let (mut table, lease) = leased();
+    fenced(&mut table, &lease, 5, 0);
+    let mut fence = |ms: u64| table.fence(lease.name(), &lease.connection, PLANE, 4, at(ms));
+    assert_eq!(fence(31_999), Err(FenceError::Superseded));
+    assert_eq!(fence(32_000), Ok(grant(88_000, 30_000)));
+}
+
+#[test]
+fn a_late_delete_leaves_what_a_new_presence_registered() {
+    let (mut table, lease) = leased();
+    let numbers = RegistrationNumbers::of_new_incarnation();
+    let mut send = |ms: u64| {
+        let mut presence = Presence::new(&numbers);
+        let number = presence.ask();
+        let (grant, _) = fenced(&mut table, &lease, number, ms);
+        presence.granted(number, at(ms), grant);
+        assert!(presence.start(at(ms)));
+        presence
+    };
+    let mut before = send(0);
+    // It is idle and forgotten; its delete is under way for long.
+    let late = before.finish().unwrap();
+    drop(before);
+    let running = send(1);
+    table.delete_activity(lease.name(), &lease.connection, PLANE, late);
+    table.release(owner('A'), "k1", 1, at(2)).unwrap();
+    let other = table.acquire_one_of(owner('B'), "k1", &["c1"], at(3));
+    assert!(running.cut_at().is_some_and(|cut| cut > at(3)));
+    assert!(other.is_err(), "two owners use a connection");
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! Both sides together: a data plane with one attempt in flight, asking an authority that is never far away.
 
+use rstest::rstest;
+
 use crate::ids::PlaneIncarnation;
-use crate::lease::{Capacity, Lease, LeaseError, Presence};
+use crate::lease::{Capacity, Lease, LeaseError, Presence, RegistrationNumbers};
 use crate::time::Timestamp;
 
 use super::table::{Table, at, owner};
@@ -24,7 +26,7 @@ impl Attempt {
         let lease = table
             .acquire_one_of(owner('A'), "k1", &["c1"], at(0))
             .unwrap();
-        let mut presence = Presence::default();
+        let mut presence = Presence::new(&RegistrationNumbers::of_new_incarnation());
         let number = presence.ask();
         let grant = table
             .fence(lease.name(), &lease.connection, PLANE, number, at(0))
@@ -61,7 +63,7 @@ impl Attempt {
             .renew_activity(lease.name(), &lease.connection, PLANE, number, now);
         match answer {
             Some(grant) => self.presence.granted(number, now, grant),
-            None => self.presence.lose(number, now),
+            None => self.presence.lose(number, now, now),
         }
     }
 
@@ -122,18 +124,18 @@ fn vector_sessions_61_without_a_drain_an_attempt_is_cut_at_the_end() {
     assert_eq!(attempt.contend(at(60_000)), Ok(()));
 }
 
-#[test]
-fn vector_sessions_62_a_renewed_lease_cuts_nothing() {
+#[rstest]
+#[case::in_time(55_000)]
+#[case::in_the_last_second(59_700)]
+#[case::in_the_last_moments(59_900)]
+fn vector_sessions_62_a_renewed_lease_cuts_nothing(#[case] ms: u64) {
     let mut attempt = Attempt::start(60_000, 0);
-    attempt.run_until(at(55_000));
-    attempt
-        .table
-        .renew(owner('A'), "k1", 1, at(55_000))
-        .unwrap();
-    attempt.run_until(at(114_999));
+    attempt.run_until(at(ms));
+    attempt.table.renew(owner('A'), "k1", 1, at(ms)).unwrap();
+    attempt.run_until(at(ms + 59_999));
     assert_eq!(attempt.ended_at, None);
-    attempt.run_until(at(115_000));
-    assert_eq!(attempt.ended_at, Some(at(115_000)));
+    attempt.run_until(at(ms + 60_000));
+    assert_eq!(attempt.ended_at, Some(at(ms + 60_000)));
 }
 
 #[test]

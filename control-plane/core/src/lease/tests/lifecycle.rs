@@ -4,6 +4,8 @@ use crate::lease::{
     Capacity, Eligibility, EndReason, LEASE_TTL_MS, LeaseError, LeaseState, expire, lifecycle_body,
 };
 
+use crate::routing::ExclusionReason;
+
 use super::table::{Table, at, connection, eligible, generation, owner};
 
 fn capacity(retry_after_seconds: u64, eligible: u64) -> LeaseError {
@@ -288,6 +290,65 @@ fn an_acquire_moves_a_lease_whose_connection_is_not_eligible() {
         (taken.generation, taken.connection.as_str()),
         (generation(1), "c1")
     );
+}
+
+#[rstest]
+#[case::others_are_free(Eligibility::Some(&eligible(&["c2"])))]
+#[case::none_is_left(Eligibility::None)]
+#[case::all_are_busy(Eligibility::Blocked)]
+fn an_acquire_keeps_a_lease_that_is_kept_out_for_a_reason_that_passes(
+    #[case] eligibility: Eligibility<'_>,
+) {
+    let mut table = Table::new();
+    let lease = table
+        .acquire_one_of(owner('A'), "k1", &["c1"], at(0))
+        .unwrap();
+    // Its own attempt in flight fills its connection.
+    table.why = EndReason::of_exclusion(ExclusionReason::ConcurrencyCap);
+    let again = table
+        .acquire(owner('A'), "k1", eligibility, at(10))
+        .unwrap();
+    assert_eq!((again.id, again.generation), (lease.id, lease.generation));
+    assert_eq!(again.expires_at, at(10 + LEASE_TTL_MS));
+    assert_eq!(table.by_id(lease.id).ended, None);
+}
+
+#[rstest]
+#[case::of_another_key("k2", Eligibility::Some(&eligible(&["c2"])), LeaseError::FenceStale)]
+#[case::of_no_model("k1", Eligibility::UnknownModel, LeaseError::ModelInvalid)]
+fn a_reason_that_passes_excuses_nothing_else(
+    #[case] with: &str,
+    #[case] eligibility: Eligibility<'_>,
+    #[case] error: LeaseError,
+) {
+    let mut table = Table::new();
+    let lease = table
+        .acquire_one_of(owner('A'), "k1", &["c1"], at(0))
+        .unwrap();
+    table.why = None;
+    let refused = table.acquire(owner('A'), with, eligibility, at(10));
+    assert_eq!(refused, Err(error));
+    assert_eq!(table.own(owner('A')), Some(&lease));
+}
+
+#[test]
+fn an_acquire_ends_no_more_of_what_is_overdue_than_it_needs_to() {
+    let mut table = Table::new();
+    let names = ["c1", "c2", "c3", "c4"];
+    let before: Vec<_> = ('A'..='D')
+        .map(|letter| table.acquire_one_of(owner(letter), "k1", &names, at(0)))
+        .collect::<Result<_, _>>()
+        .unwrap();
+    table
+        .acquire_one_of(owner('D'), "k1", &["c2", "c3", "c1"], at(LEASE_TTL_MS))
+        .unwrap();
+    let states: Vec<_> = before
+        .iter()
+        .map(|lease| table.by_id(lease.id).state())
+        .collect();
+    // The second, on the connection that it got, and the last, its own.
+    let (active, expired) = (LeaseState::Active, LeaseState::Expired);
+    assert_eq!(states, [active, expired, active, expired]);
 }
 
 #[test]

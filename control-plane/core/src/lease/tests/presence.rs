@@ -2,7 +2,7 @@
 
 use rstest::rstest;
 
-use crate::lease::{Grant, Presence, RENEWALS_APART_MS};
+use crate::lease::{Grant, Presence, RENEWALS_APART_MS, RegistrationNumbers};
 
 use super::table::at;
 
@@ -12,9 +12,14 @@ const GRANT: Grant = Grant {
     guard_ms: 2_000,
 };
 
+/// The first of its incarnation.
+fn first() -> Presence {
+    Presence::new(&RegistrationNumbers::of_new_incarnation())
+}
+
 /// One attempt has asked at 0, and is granted that.
 fn asked(grant: Grant) -> Presence {
-    let mut presence = Presence::default();
+    let mut presence = first();
     let number = presence.ask();
     presence.granted(number, at(0), grant);
     presence
@@ -33,7 +38,7 @@ fn nothing_starts_in_the_guard_before_an_end(#[case] grant: Grant, #[case] ms: u
 
 #[test]
 fn nothing_starts_that_has_not_asked_or_was_not_granted() {
-    let mut presence = Presence::default();
+    let mut presence = first();
     presence.ask();
     assert!(!presence.start(at(0)));
     let mut presence = asked(GRANT);
@@ -103,10 +108,59 @@ fn renewals_keep_a_distance() {
     });
     assert!(presence.start(at(0)));
     assert_eq!(presence.renew_at(), Some(at(RENEWALS_APART_MS)));
-    presence.put_off_renewal(at(RENEWALS_APART_MS));
-    // The horizon comes first.
-    assert_eq!(presence.renew_at(), None);
     assert_eq!(presence.cut_at(), Some(at(1_500)));
+}
+
+#[test]
+fn vector_sessions_62_a_lease_that_is_extended_in_its_last_moments_is_heard_of() {
+    // Without a drain: 600 ms are left of lease and horizon, and nothing renews before 100 ms are.
+    let left = |ms: u64| Grant {
+        lease_ms: ms,
+        horizon_ms: ms,
+        guard_ms: 500,
+    };
+    let mut presence = asked(left(600));
+    assert!(presence.start(at(1)));
+    let mut extended_after = None;
+    while let Some(renew_at) = presence.renew_at() {
+        if renew_at < at(500) {
+            let ms = 600 - renew_at.ms_since(at(0));
+            presence.granted(1, renew_at, left(ms));
+        } else {
+            extended_after = Some(renew_at);
+            presence.granted(1, renew_at, GRANT);
+            break;
+        }
+    }
+    let extended_after = extended_after.unwrap();
+    assert!(extended_after < at(600));
+    assert_eq!(presence.cut_at(), Some(extended_after.plus_ms(30_000)));
+}
+
+#[rstest]
+#[case::as_it_is_told(false)]
+#[case::without_answers(true)]
+fn the_last_questions_before_a_horizon_are_few(#[case] away: bool) {
+    let grant = |ms: u64| Grant {
+        lease_ms: 0,
+        horizon_ms: ms,
+        guard_ms: 0,
+    };
+    let mut presence = asked(Grant {
+        lease_ms: 1_000,
+        ..grant(1_000)
+    });
+    assert!(presence.start(at(0)));
+    let mut asked_at = Vec::new();
+    while let Some(renew_at) = presence.renew_at() {
+        asked_at.push(renew_at.ms_since(at(0)));
+        if away {
+            presence.put_off_renewal(renew_at);
+        } else {
+            presence.granted(1, renew_at, grant(at(1_000).remaining_ms(renew_at)));
+        }
+    }
+    assert_eq!(asked_at, [500, 750, 875, 937, 987]);
 }
 
 #[test]
@@ -158,12 +212,52 @@ fn a_lease_that_is_over_starts_nothing_and_lets_go_on_what_runs() {
 fn a_lost_registration_cuts_at_once() {
     let mut presence = asked(GRANT);
     assert!(presence.start(at(1)));
-    presence.lose(2, at(7));
+    presence.lose(2, at(6), at(7));
     assert_eq!(presence.cut_at(), Some(at(30_000)));
-    presence.lose(1, at(7));
+    presence.lose(1, at(6), at(7));
     assert_eq!(
         (presence.cut_at(), presence.renew_at()),
         (Some(at(7)), None)
     );
     assert!(!presence.may_start(at(7)));
+}
+
+#[test]
+fn a_loss_that_was_asked_about_before_a_newer_grant_cuts_nothing() {
+    let mut presence = asked(GRANT);
+    assert!(presence.start(at(1)));
+    presence.granted(1, at(5_000), GRANT);
+    presence.lose(1, at(4_999), at(5_001));
+    assert_eq!(presence.cut_at(), Some(at(35_000)));
+    presence.lose(1, at(5_000), at(5_001));
+    assert_eq!(presence.cut_at(), Some(at(5_001)));
+}
+
+#[test]
+fn a_grant_that_was_asked_for_before_a_loss_revives_nothing() {
+    let mut presence = asked(GRANT);
+    assert!(presence.start(at(1)));
+    presence.lose(1, at(5_000), at(5_001));
+    presence.granted(1, at(4_999), GRANT);
+    assert_eq!(presence.cut_at(), Some(at(5_001)));
+    assert!(!presence.may_start(at(5_001)));
+}
+
+#[test]
+fn a_presence_that_is_made_anew_does_not_count_anew() {
+    let numbers = RegistrationNumbers::of_new_incarnation();
+    let mut presence = Presence::new(&numbers);
+    let mut seen = Vec::new();
+    for dropped in [false, true, false, true, true] {
+        if dropped {
+            presence = Presence::new(&numbers.clone());
+        }
+        let number = presence.ask();
+        assert_eq!(presence.give_up(), Some(number));
+        seen.push(number);
+    }
+    assert!(
+        seen.is_sorted_by(|before, after| before < after),
+        "{seen:?}"
+    );
 }

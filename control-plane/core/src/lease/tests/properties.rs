@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use crate::ids::{ConnectionId, PlaneIncarnation};
-use crate::lease::{LeaseName, Placement, Presence};
+use crate::lease::{LeaseName, Placement, Presence, RegistrationNumbers};
 use crate::settings::LeaseSettings;
 use crate::time::Timestamp;
 
@@ -48,8 +48,12 @@ enum Command {
     },
     /// An owner acquires whatever is free and sends at once: what a late end of somebody else's attempt would meet.
     Contend { owner: char, plane: u64 },
-    /// One attempt ends; the delete may get lost.
-    Finish { pick: usize, lost: bool },
+    /// One attempt ends; the delete may be under way for long.
+    Finish { pick: usize, late: bool },
+    /// A delete that was under way arrives.
+    Delete { pick: usize },
+    /// A data plane forgets what is idle.
+    Tidy { plane: u64 },
     /// What is in flight is renewed; the answer may get lost.
     RenewActivity {
         pick: usize,
@@ -81,7 +85,9 @@ fn command() -> impl Strategy<Value = Command> {
             }
         ),
         3 => (any::<prop::sample::Index>(), any::<bool>())
-            .prop_map(|(pick, lost)| Command::Finish { pick: pick.index(64), lost }),
+            .prop_map(|(pick, late)| Command::Finish { pick: pick.index(64), late }),
+        2 => any::<prop::sample::Index>().prop_map(|pick| Command::Delete { pick: pick.index(64) }),
+        2 => (0..PLANES).prop_map(|plane| Command::Tidy { plane }),
         3 => (any::<prop::sample::Index>(), late_ms(), any::<bool>()).prop_map(
             |(pick, late_ms, lost)| Command::RenewActivity { pick: pick.index(64), late_ms, lost }
         ),
@@ -110,6 +116,10 @@ fn pass() -> impl Strategy<Value = Pass> {
 struct World {
     table: Table,
     presences: BTreeMap<Spot, Presence>,
+    /// Of each data plane.
+    numbers: BTreeMap<PlaneIncarnation, RegistrationNumbers>,
+    /// Deletes under way. What never arrives here is lost.
+    deletes: Vec<(Spot, u64)>,
     now: Timestamp,
 }
 
@@ -121,6 +131,8 @@ impl World {
         Self {
             table,
             presences: BTreeMap::new(),
+            numbers: BTreeMap::new(),
+            deletes: Vec::new(),
             now: T0,
         }
     }
@@ -179,10 +191,21 @@ impl World {
                     self.dispatch(&spot, now, false);
                 }
             }
-            Command::Finish { pick, lost } => {
+            Command::Finish { pick, late } => {
                 if let Some(spot) = self.running(pick) {
-                    self.finish(&spot, lost);
+                    self.finish(&spot, late);
                 }
+            }
+            Command::Delete { pick } => {
+                if let Some(pick) = pick.checked_rem(self.deletes.len()) {
+                    let ((plane, lease, on), closed) = self.deletes.swap_remove(pick);
+                    self.table.delete_activity(lease, &on, plane, closed);
+                }
+            }
+            Command::Tidy { plane } => {
+                let plane = PlaneIncarnation(plane);
+                self.presences
+                    .retain(|spot, presence| spot.0 != plane || presence.cut_at().is_some());
             }
             Command::RenewActivity {
                 pick,
@@ -207,7 +230,14 @@ impl World {
 
     fn dispatch(&mut self, spot: &Spot, asked_at: Timestamp, away: bool) {
         let (plane, lease, on) = spot;
-        let presence = self.presences.entry(spot.clone()).or_default();
+        let numbers = self
+            .numbers
+            .entry(*plane)
+            .or_insert_with(RegistrationNumbers::of_new_incarnation);
+        let presence = self
+            .presences
+            .entry(spot.clone())
+            .or_insert_with(|| Presence::new(numbers));
         let number = presence.ask();
         if !away {
             match self.table.fence(*lease, on, *plane, number, self.now) {
@@ -222,13 +252,13 @@ impl World {
         }
     }
 
-    fn finish(&mut self, spot: &Spot, lost: bool) {
+    fn finish(&mut self, spot: &Spot, late: bool) {
         let (plane, lease, on) = spot;
         let closed = self.presences.get_mut(spot).and_then(Presence::finish);
-        if let Some(closed) = closed
-            && !lost
-        {
-            self.table.delete_activity(*lease, on, *plane, closed);
+        match closed {
+            Some(closed) if late => self.deletes.push((spot.clone(), closed)),
+            Some(closed) => self.table.delete_activity(*lease, on, *plane, closed),
+            None => {}
         }
     }
 
@@ -244,7 +274,7 @@ impl World {
         match answer {
             _ if lost => presence.put_off_renewal(self.now),
             Some(grant) => presence.granted(number, asked_at, grant),
-            None => presence.lose(number, self.now),
+            None => presence.lose(number, asked_at, self.now),
         }
     }
 

@@ -13,7 +13,7 @@ use tidegate_core::time::Timestamp;
 use super::clock;
 use super::transaction::{Rounds, Stop};
 use crate::call::{Failure, Progress};
-use crate::number::{bits, moment, ordered};
+use crate::number::{bits, moment, ordered, present};
 use crate::rows::leases::{ActivityRow, FencedRow, LeaseRow, generation};
 
 /// Reads, and writes only when what is registered does not cover the answer.
@@ -54,7 +54,7 @@ async fn fence_once(
         Err(error) => return Ok(Err(error)),
     };
     if let Some(activity) = &granted.write {
-        write(&mut tx, activity).await?;
+        write(&mut tx, activity, now).await?;
         progress.decides();
         tx.commit().await?;
     }
@@ -94,7 +94,7 @@ async fn renew_once(
         return Ok(None);
     };
     if let Some(activity) = &granted.write {
-        write(&mut tx, activity).await?;
+        write(&mut tx, activity, now).await?;
         progress.decides();
         tx.commit().await?;
     }
@@ -209,13 +209,18 @@ async fn lock(
 }
 
 /// Writes a registration. One that came up meanwhile and goes further is left: then the race is lost.
-async fn write(connection: &mut PgConnection, activity: &Activity) -> Result<(), Stop> {
+async fn write(
+    connection: &mut PgConnection,
+    activity: &Activity,
+    now: Timestamp,
+) -> Result<(), Stop> {
     let written = sqlx::query(
         "INSERT INTO lease_activity AS old (connection, owner, generation, plane, number, until)
          VALUES ($1, $2, $3, $4, $5, $6)
          ON CONFLICT (connection, owner, generation, plane) DO UPDATE
              SET number = excluded.number, until = excluded.until
-             WHERE old.number <= excluded.number AND old.until <= excluded.until",
+             WHERE (old.number <= excluded.number OR old.until <= $7)
+                 AND old.until <= excluded.until",
     )
     .bind(activity.connection.as_str())
     .bind(activity.lease.owner.to_string())
@@ -223,6 +228,7 @@ async fn write(connection: &mut PgConnection, activity: &Activity) -> Result<(),
     .bind(bits(activity.plane.0))
     .bind(ordered(activity.number))
     .bind(moment(activity.until))
+    .bind(present(now))
     .execute(connection)
     .await?;
     if written.rows_affected() == 0 {

@@ -3,12 +3,12 @@
 
 mod activity;
 mod history;
+mod hygiene;
 mod races;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::config::{ApiKey, Document, KeyScope};
 use tidegate_core::ids::{KeyId, PlaneIncarnation};
 use tidegate_core::lease::{
     Acquire, ActivityName, Eligibility, Eligible, EndReason, Fence, FenceError, Generation, Grant,
@@ -16,12 +16,13 @@ use tidegate_core::lease::{
 };
 use tidegate_core::settings::LeaseSettings;
 
-use super::samples::{connection, document, provider};
+use super::samples::{connection, provider};
 use super::{CaseError, CaseResult, Fixture, at_once, failed, stores};
-use crate::durable::{DurableStore, LeaseReply, SealedSecrets};
+use crate::durable::{DurableStore, LeaseReply};
 
 pub use activity::*;
 pub use history::*;
+pub use hygiene::*;
 pub use races::*;
 
 /// Long enough for any case on a busy machine.
@@ -322,6 +323,40 @@ pub async fn vector_sessions_14_another_key_changes_nothing(fixture: &impl Fixtu
     Ok(())
 }
 
+/// An owner that asks again keeps a connection that only its own attempts in flight keep out of selection.
+///
+/// # Errors
+/// When the store fails.
+///
+/// # Panics
+/// When the case fails.
+pub async fn a_busy_connection_stays_with_its_owner(fixture: &impl Fixture) -> CaseResult {
+    let store = fixture.store();
+    let lease = acquired(&store, owner(1), &["a"], LONG_MS).await?;
+    acquired(&store, owner(2), &["b"], LONG_MS).await?;
+    let others = eligible(&["b"])?;
+    for eligibility in [Eligibility::Some(&others), Eligibility::Blocked] {
+        let asked = Acquire {
+            id: new_id(),
+            owner: owner(1),
+            key: &key("k1")?,
+            eligibility,
+            why: &|_| None,
+            ttl_ms: LONG_MS,
+        };
+        let reply = store
+            .acquire_lease(&asked, &LeaseSettings::default())
+            .await?;
+        let again = reply.answer?;
+        assert_eq!(again.expires_at, reply.now.plus_ms(LONG_MS));
+        assert_eq!(
+            (again.id, again.name(), again.connection),
+            (lease.id, lease.name(), lease.connection.clone())
+        );
+    }
+    Ok(())
+}
+
 /// Vector 15: a lease whose connection cools down moves and keeps generation and end.
 ///
 /// # Errors
@@ -383,102 +418,5 @@ pub async fn vector_sessions_16_a_lease_without_a_connection_is_lost(
     let taken = placed(&store, second.name(), &["b"]).await?.answer;
     assert!(matches!(taken, Err(LeaseError::Capacity(_))), "{taken:?}");
     assert_eq!(store.list_leases().await?.1, [foreign]);
-    Ok(())
-}
-
-fn key_of_document(name: &str, connections: &[&str]) -> Result<ApiKey, CaseError> {
-    let mut allowed_connections = Vec::new();
-    for connection_name in connections {
-        allowed_connections.push(connection(connection_name)?);
-    }
-    Ok(ApiKey {
-        id: key(name)?,
-        secret: None,
-        sha256: Some("0".repeat(64)),
-        allowed_connections,
-        allowed_models: Vec::new(),
-        scopes: vec![KeyScope::ExclusiveLease],
-    })
-}
-
-fn document_with(connections: &[&str], keys: Vec<ApiKey>) -> Result<Document, CaseError> {
-    let mut document = document(connections)?;
-    for connection in &mut document.connections {
-        connection.enabled = true;
-    }
-    document.keys = keys;
-    Ok(document)
-}
-
-/// §1.11-8: a document ends the leases it does not cover as it is saved, also when a replica that had not heard of it
-/// has given one since.
-///
-/// # Errors
-/// When the store fails.
-///
-/// # Panics
-/// When the case fails.
-pub async fn a_document_ends_leases_it_does_not_cover(fixture: &impl Fixture) -> CaseResult {
-    let store = fixture.store();
-    let kept = acquired(&store, owner(1), &["a"], LONG_MS).await?;
-    acquired(&store, owner(2), &["b"], LONG_MS).await?;
-    let covering = document_with(&["a", "b"], vec![key_of_document("k1", &["a"])?])?;
-    let secrets = SealedSecrets::default();
-    store
-        .save_document(0, &covering, &secrets, "ops", "")
-        .await?;
-    assert_eq!(store.list_leases().await?.1, [kept]);
-    acquired(&store, owner(2), &["b"], LONG_MS).await?;
-    assert_eq!(store.reconcile_leases(&covering).await?, 1);
-    assert_eq!(store.reconcile_leases(&covering).await?, 0);
-    let refused = store
-        .save_document(7, &Document::default(), &secrets, "ops", "")
-        .await;
-    assert!(refused.is_err());
-    assert_eq!(
-        store.list_leases().await?.1.len(),
-        1,
-        "a refused document ends nothing"
-    );
-    store
-        .save_document(1, &Document::default(), &secrets, "ops", "")
-        .await?;
-    assert_eq!(store.list_leases().await?.1, []);
-    Ok(())
-}
-
-/// What is over is tidied up; generations go on.
-///
-/// # Errors
-/// When the store fails.
-///
-/// # Panics
-/// When the case fails.
-pub async fn swept_leases_leave_their_generation(fixture: &impl Fixture) -> CaseResult {
-    let store = fixture.store();
-    let lease = acquired(&store, owner(1), &["a"], LONG_MS).await?;
-    let held = acquired(&store, owner(2), &["b"], LONG_MS).await?;
-    let on_a = activity(&lease, 1);
-    fenced(&store, &on_a, &LeaseSettings::default()).await??;
-    release(&store, &lease).await?.answer?;
-    assert_eq!(
-        store.sweep_leases(Duration::ZERO).await?,
-        0,
-        "it is in flight"
-    );
-    store.delete_activity(&on_a).await?;
-    assert_eq!(
-        store.sweep_leases(Duration::from_secs(600)).await?,
-        0,
-        "it is kept"
-    );
-    assert_eq!(store.sweep_leases(Duration::ZERO).await?, 1);
-    assert_eq!(
-        release(&store, &lease).await?.answer,
-        Err(LeaseError::FenceStale)
-    );
-    assert_eq!(store.list_leases().await?.1, [held]);
-    let next = acquired(&store, owner(1), &["a"], LONG_MS).await?;
-    assert_eq!(next.generation.number(), 2);
     Ok(())
 }

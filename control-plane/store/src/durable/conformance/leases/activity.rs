@@ -2,7 +2,7 @@
 
 use super::{
     AGAIN, ActivityName, CaseResult, FenceError, Fixture, LONG_MS, LeaseError, LeaseSettings,
-    acquired, activity, ask, fenced, owner, release, renew,
+    acquired, activity, ask, fenced, named, owner, release, renew,
 };
 
 /// Horizons and drains that can be waited out.
@@ -142,5 +142,38 @@ pub async fn vector_sessions_62_a_renewed_lease_moves_the_horizon(
     renew(&store, &lease, LONG_MS).await?.answer?;
     let grant = store.renew_activity(&in_flight, &settings).await?;
     assert!(grant.is_some_and(|grant| grant.horizon_ms > TTL_MS && grant.lease_ms > TTL_MS));
+    Ok(())
+}
+
+/// A registration whose end got lost keeps earlier numbers away only until it is over.
+///
+/// # Errors
+/// When the store fails.
+///
+/// # Panics
+/// When the case fails.
+pub async fn a_registration_past_its_end_keeps_no_number_away(
+    fixture: &impl Fixture,
+) -> CaseResult {
+    let (store, settings) = (fixture.store(), short(0));
+    let lease = acquired(&store, owner(1), &["a"], LONG_MS).await?;
+    let first = activity(&lease, 1);
+    let lost = ActivityName {
+        number: 5,
+        ..first.clone()
+    };
+    let before = store.lease_status(owner(1), named(&lease)).await?.now;
+    fenced(&store, &lost, &settings).await??;
+    let grant = loop {
+        match fenced(&store, &first, &settings).await? {
+            Ok(grant) => break grant,
+            Err(FenceError::Superseded) => tokio::time::sleep(AGAIN).await,
+            Err(error) => return Err(error.into()),
+        }
+    };
+    let after = store.lease_status(owner(1), named(&lease)).await?.now;
+    assert!(after >= before.plus_ms(settings.horizon_ms + settings.guard_ms));
+    assert_eq!(grant.horizon_ms, settings.horizon_ms);
+    assert!(store.renew_activity(&lost, &settings).await?.is_none());
     Ok(())
 }

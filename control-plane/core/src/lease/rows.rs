@@ -74,6 +74,17 @@ pub enum Change {
     Open(Lease),
 }
 
+impl Change {
+    /// The row that it ends, if it does nothing else.
+    #[must_use]
+    pub fn ends(&self) -> Option<LeaseId> {
+        match self {
+            Self::End { lease, .. } => Some(*lease),
+            Self::Extend { .. } | Self::Count { .. } | Self::Forget(_) | Self::Open(_) => None,
+        }
+    }
+}
+
 /// What a rule says. The changes hold also with a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step<T> {

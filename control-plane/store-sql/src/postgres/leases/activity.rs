@@ -1,20 +1,22 @@
-//! Registrations of data planes. The lease's row is locked before the registration's: whoever ends the lease waits for
-//! the registration, and whoever gives the connection away after that sees it.
+//! Registrations of data planes: one read, and one statement that writes while what was read still stands.
+//!
+//! That statement locks the lease's row before the registration's: whoever ends the lease comes before it, and then it
+//! writes nothing, or waits for it; whoever gives the connection away after that sees the registration. The time is that
+//! of the read. What follows from it is only shorter than from a later one, and counts from before the question.
 
-use sqlx::{Connection, PgConnection};
+use sqlx::PgConnection;
 use tidegate_core::ids::{ConnectionId, PlaneIncarnation};
 use tidegate_core::lease::{
-    Activity, ActivityName, Fence, FenceError, Grant, Granted, Lease, LeaseName,
-    fence as fence_rule, renew_activity,
+    Activity, ActivityName, Fence, FenceError, Grant, Lease, LeaseName, fence as fence_rule,
+    renew_activity,
 };
 use tidegate_core::settings::LeaseSettings;
 use tidegate_core::time::Timestamp;
 
-use super::clock;
 use super::transaction::{Rounds, Stop};
 use crate::call::{Failure, Progress};
 use crate::number::{bits, moment, ordered, present};
-use crate::rows::leases::{ActivityRow, FencedRow, LeaseRow, generation};
+use crate::rows::leases::{FencedRow, generation, id_bytes};
 
 /// Reads, and writes only when what is registered does not cover the answer.
 pub(super) async fn fence(
@@ -38,30 +40,24 @@ async fn fence_once(
     asked: &Fence<'_>,
     settings: &LeaseSettings,
 ) -> Result<Result<Grant, FenceError>, Stop> {
-    match look(connection, asked, settings).await? {
-        Ok(Granted { grant, write: None }) => return Ok(Ok(grant)),
-        Ok(Granted { write: Some(_), .. }) => {}
-        Err(error) => return Ok(Err(error)),
-    }
-    let mut tx = connection.begin().await?;
-    let lease = lock_own(&mut tx, asked).await?;
-    let stored = lock(&mut tx, asked.connection, asked.lease, asked.plane).await?;
-    let now = clock(&mut tx).await?;
-    let granted = match fence_rule(lease.as_ref(), stored.as_ref(), asked, settings, now) {
+    let Some(seen) = look(connection, asked).await? else {
+        // Without a lease the time does not count.
+        let refused = fence_rule(None, None, asked, settings, Timestamp(0));
+        return Ok(refused.map(|granted| granted.grant));
+    };
+    let (lease, stored) = (Some(&seen.lease), seen.stored.as_ref());
+    let granted = match fence_rule(lease, stored, asked, settings, seen.now) {
         Ok(granted) => granted,
-        // It ended while we waited for its row, and may have moved: look again.
-        Err(_) if lease.is_none() => return Err(Stop::Lost),
         Err(error) => return Ok(Err(error)),
     };
     if let Some(activity) = &granted.write {
-        write(&mut tx, activity, now).await?;
         progress.decides();
-        tx.commit().await?;
+        register(connection, &seen, activity).await?;
     }
     Ok(Ok(granted.grant))
 }
 
-/// Lets go on what is in flight. This nearly always writes, so it does not look first.
+/// Lets go on what is in flight.
 pub(super) async fn renew(
     connection: &mut PgConnection,
     progress: &Progress,
@@ -83,20 +79,17 @@ async fn renew_once(
     name: &ActivityName,
     settings: &LeaseSettings,
 ) -> Result<Option<Grant>, Stop> {
-    let mut tx = connection.begin().await?;
-    let Some(lease) = lock_newest(&mut tx, name).await? else {
+    let Some(seen) = look_at(connection, name).await? else {
         return Ok(None);
     };
-    let stored = lock(&mut tx, &name.connection, name.lease, name.plane).await?;
-    let now = clock(&mut tx).await?;
-    let renewed = renew_activity(stored.as_ref(), &lease, name.number, settings, now);
-    let Some(granted) = renewed else {
+    let stored = seen.stored.as_ref();
+    let renewed = renew_activity(stored, &seen.lease, name.number, settings, seen.now);
+    let (Some(granted), Some(stored)) = (renewed, stored) else {
         return Ok(None);
     };
     if let Some(activity) = &granted.write {
-        write(&mut tx, activity, now).await?;
         progress.decides();
-        tx.commit().await?;
+        prolong(connection, &seen.lease, stored, activity.until).await?;
     }
     Ok(Some(granted.grant))
 }
@@ -122,12 +115,27 @@ pub(super) async fn delete(
     Ok(())
 }
 
-/// What the rule says of what stands, without locks.
-async fn look(
-    connection: &mut PgConnection,
-    asked: &Fence<'_>,
-    settings: &LeaseSettings,
-) -> Result<Result<Granted, FenceError>, Stop> {
+/// What stands, read without locks, and when.
+struct Seen {
+    lease: Lease,
+    stored: Option<Activity>,
+    now: Timestamp,
+}
+
+impl Seen {
+    fn read(
+        row: FencedRow,
+        on: &ConnectionId,
+        lease: LeaseName,
+        plane: PlaneIncarnation,
+    ) -> Result<Self, Stop> {
+        let (lease, now, stored) = row.read(on, lease, plane)?;
+        Ok(Self { lease, stored, now })
+    }
+}
+
+/// The owner's row that has not ended, and what is registered.
+async fn look(connection: &mut PgConnection, asked: &Fence<'_>) -> Result<Option<Seen>, Stop> {
     let row: Option<FencedRow> = sqlx::query_as(
         "SELECT id, lease.owner, key_id, provider, lease.connection, lease.generation,
                 acquired_at, renewed_at, expires_at, ended_at, end_reason,
@@ -143,95 +151,95 @@ async fn look(
     .bind(bits(asked.plane.0))
     .fetch_optional(connection)
     .await?;
-    let Some(row) = row else {
-        // Without a lease the time does not count.
-        return Ok(fence_rule(None, None, asked, settings, Timestamp(0)));
-    };
-    let (lease, now, stored) = row.read(asked.connection, asked.lease, asked.plane)?;
-    Ok(fence_rule(
-        Some(&lease),
-        stored.as_ref(),
-        asked,
-        settings,
-        now,
-    ))
+    row.map(|row| Seen::read(row, asked.connection, asked.lease, asked.plane))
+        .transpose()
 }
 
-/// The owner's row that has not ended, which does not end before we do.
-async fn lock_own(connection: &mut PgConnection, asked: &Fence<'_>) -> Result<Option<Lease>, Stop> {
-    let row: Option<LeaseRow> = sqlx::query_as(
-        "SELECT id, owner, key_id, provider, connection, generation, acquired_at, renewed_at,
-                expires_at, ended_at, end_reason
-         FROM leases WHERE owner = $1 AND ended_at IS NULL FOR SHARE",
-    )
-    .bind(asked.lease.owner.to_string())
-    .fetch_optional(connection)
-    .await?;
-    Ok(row.map(LeaseRow::read).transpose()?)
-}
-
-/// The newest row of a lease on a connection, over or not.
-async fn lock_newest(
-    connection: &mut PgConnection,
-    name: &ActivityName,
-) -> Result<Option<Lease>, Stop> {
-    let row: Option<LeaseRow> = sqlx::query_as(
-        "SELECT id, owner, key_id, provider, connection, generation, acquired_at, renewed_at,
-                expires_at, ended_at, end_reason
-         FROM leases WHERE owner = $1 AND generation = $2 AND connection = $3
-         ORDER BY seq DESC LIMIT 1 FOR SHARE",
+/// The newest row of a lease on a connection, over or not, and what is registered.
+async fn look_at(connection: &mut PgConnection, name: &ActivityName) -> Result<Option<Seen>, Stop> {
+    let row: Option<FencedRow> = sqlx::query_as(
+        "SELECT id, lease.owner, key_id, provider, lease.connection, lease.generation,
+                acquired_at, renewed_at, expires_at, ended_at, end_reason,
+                (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now, number, until
+         FROM (SELECT * FROM leases WHERE owner = $1 AND generation = $3 AND connection = $2
+               ORDER BY seq DESC LIMIT 1) AS lease
+         LEFT JOIN lease_activity AS activity
+             ON activity.connection = $2 AND activity.owner = $1
+                 AND activity.generation = $3 AND activity.plane = $4",
     )
     .bind(name.lease.owner.to_string())
-    .bind(generation(name.lease.generation))
     .bind(name.connection.as_str())
+    .bind(generation(name.lease.generation))
+    .bind(bits(name.plane.0))
     .fetch_optional(connection)
     .await?;
-    Ok(row.map(LeaseRow::read).transpose()?)
+    row.map(|row| Seen::read(row, &name.connection, name.lease, name.plane))
+        .transpose()
 }
 
-async fn lock(
+/// Registers what a fence grants, while the lease still stands as it was seen, or longer. A registration that came up
+/// meanwhile and goes further is left. Otherwise the race is lost.
+async fn register(
     connection: &mut PgConnection,
-    on: &ConnectionId,
-    lease: LeaseName,
-    plane: PlaneIncarnation,
-) -> Result<Option<Activity>, Stop> {
-    let row: Option<ActivityRow> = sqlx::query_as(
-        "SELECT connection, owner, generation, plane, number, until FROM lease_activity
-         WHERE connection = $1 AND owner = $2 AND generation = $3 AND plane = $4 FOR UPDATE",
-    )
-    .bind(on.as_str())
-    .bind(lease.owner.to_string())
-    .bind(generation(lease.generation))
-    .bind(bits(plane.0))
-    .fetch_optional(connection)
-    .await?;
-    Ok(row.map(ActivityRow::read).transpose()?)
-}
-
-/// Writes a registration. One that came up meanwhile and goes further is left: then the race is lost.
-async fn write(
-    connection: &mut PgConnection,
+    seen: &Seen,
     activity: &Activity,
-    now: Timestamp,
 ) -> Result<(), Stop> {
     let written = sqlx::query(
-        "INSERT INTO lease_activity AS old (connection, owner, generation, plane, number, until)
-         VALUES ($1, $2, $3, $4, $5, $6)
+        "WITH lease AS MATERIALIZED (
+             SELECT FROM leases WHERE id = $1 AND ended_at IS NULL AND expires_at >= $2 FOR SHARE)
+         INSERT INTO lease_activity AS old (connection, owner, generation, plane, number, until)
+         SELECT $3::text, $4::text, $5::bigint, $6::bigint, $7::bigint, $8::bigint FROM lease
          ON CONFLICT (connection, owner, generation, plane) DO UPDATE
              SET number = excluded.number, until = excluded.until
-             WHERE (old.number <= excluded.number OR old.until <= $7)
+             WHERE (old.number <= excluded.number OR old.until <= $9)
                  AND old.until <= excluded.until",
     )
+    .bind(id_bytes(seen.lease.id))
+    .bind(moment(seen.lease.expires_at))
     .bind(activity.connection.as_str())
     .bind(activity.lease.owner.to_string())
     .bind(generation(activity.lease.generation))
     .bind(bits(activity.plane.0))
     .bind(ordered(activity.number))
     .bind(moment(activity.until))
-    .bind(present(now))
+    .bind(present(seen.now))
     .execute(connection)
     .await?;
-    if written.rows_affected() == 0 {
+    won(written.rows_affected())
+}
+
+/// Makes a registration last longer, while it and its lease still stand as they were seen; otherwise the race is lost.
+async fn prolong(
+    connection: &mut PgConnection,
+    lease: &Lease,
+    stored: &Activity,
+    until: Timestamp,
+) -> Result<(), Stop> {
+    let written = sqlx::query(
+        "WITH lease AS MATERIALIZED (
+             SELECT FROM leases WHERE id = $1 AND ended_at IS NOT DISTINCT FROM $2
+                 AND expires_at >= $3 FOR SHARE)
+         UPDATE lease_activity SET until = $4
+         WHERE connection = $5 AND owner = $6 AND generation = $7 AND plane = $8
+             AND number = $9 AND until = $10 AND EXISTS (SELECT FROM lease)",
+    )
+    .bind(id_bytes(lease.id))
+    .bind(lease.ended.map(|ended| moment(ended.at)))
+    .bind(moment(lease.expires_at))
+    .bind(moment(until))
+    .bind(stored.connection.as_str())
+    .bind(stored.lease.owner.to_string())
+    .bind(generation(stored.lease.generation))
+    .bind(bits(stored.plane.0))
+    .bind(ordered(stored.number))
+    .bind(moment(stored.until))
+    .execute(connection)
+    .await?;
+    won(written.rows_affected())
+}
+
+fn won(rows: u64) -> Result<(), Stop> {
+    if rows == 0 {
         return Err(Stop::Lost);
     }
     Ok(())

@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use sqlx::{Connection, PgConnection};
 use tidegate_core::config::Document;
-use tidegate_core::lease::{Lease, expire, reconcile_with_document};
+use tidegate_core::lease::{Change, Lease, expire, reconcile_with_document};
 use tidegate_core::time::Timestamp;
 use tidegate_store::durable::{DurableStoreError, MAX_DELETE_ROWS, MAX_SWEPT_LEASES};
 
 use super::super::allow;
 use super::clock;
-use super::transaction::{Rounds, Stop, write};
+use super::transaction::{MAX_ROUNDS, Rounds, Stop, write};
 use crate::call::{Failure, Progress};
 use crate::number::present;
-use crate::rows::leases::LeaseRow;
+use crate::rows::leases::{LeaseRow, id_bytes};
 
 /// Ends what a document does not cover, in a transaction of its own.
 pub(super) async fn reconcile(
@@ -50,19 +50,35 @@ pub(in super::super) async fn reconcile_in(
     }
 }
 
+/// Looks at all, and locks only what ends. What waited for another's command may have been followed by a lease that is
+/// not covered either, so it looks until there is nothing to end.
 async fn end_uncovered(connection: &mut PgConnection, document: &Document) -> Result<u64, Stop> {
-    let rows: Vec<LeaseRow> = sqlx::query_as(
-        "SELECT id, owner, key_id, provider, connection, generation, acquired_at, renewed_at,
-                expires_at, ended_at, end_reason
-         FROM leases WHERE ended_at IS NULL ORDER BY seq FOR UPDATE",
-    )
-    .fetch_all(&mut *connection)
-    .await?;
-    let leases = read_all(rows)?;
-    let now = clock(connection).await?;
-    let changes = reconcile_with_document(&leases, document, now);
-    write(connection, &changes).await?;
-    Ok(u64::try_from(changes.len()).unwrap_or(u64::MAX))
+    let mut ended: u64 = 0;
+    for _ in 0..MAX_ROUNDS {
+        let (now, leases) = list(connection).await?;
+        let ending: Vec<Vec<u8>> = reconcile_with_document(&leases, document, now)
+            .iter()
+            .filter_map(Change::ends)
+            .map(id_bytes)
+            .collect();
+        if ending.is_empty() {
+            return Ok(ended);
+        }
+        let rows: Vec<LeaseRow> = sqlx::query_as(
+            "SELECT id, owner, key_id, provider, connection, generation, acquired_at, renewed_at,
+                    expires_at, ended_at, end_reason
+             FROM leases WHERE id = ANY($1) AND ended_at IS NULL ORDER BY seq FOR UPDATE",
+        )
+        .bind(ending)
+        .fetch_all(&mut *connection)
+        .await?;
+        let leases = read_all(rows)?;
+        let now = clock(connection).await?;
+        let changes = reconcile_with_document(&leases, document, now);
+        write(connection, &changes).await?;
+        ended = ended.saturating_add(u64::try_from(changes.len()).unwrap_or(u64::MAX));
+    }
+    Err(Stop::Lost)
 }
 
 pub(super) async fn list(
@@ -102,11 +118,13 @@ async fn sweep_once(
     let keep_ms = u64::try_from(keep.as_millis()).unwrap_or(u64::MAX);
     let mut tx = connection.begin().await?;
     let now = clock(&mut tx).await?;
+    // The order is no index's: for that of the key, or none, the planner may walk through all the history that lies before
+    // the rows that have not ended.
     let overdue: Vec<LeaseRow> = sqlx::query_as(
         "SELECT id, owner, key_id, provider, connection, generation, acquired_at, renewed_at,
                     expires_at, ended_at, end_reason
              FROM leases WHERE ended_at IS NULL AND expires_at <= $1
-             ORDER BY seq LIMIT $2 FOR UPDATE SKIP LOCKED",
+             ORDER BY seq + 0 LIMIT $2 FOR UPDATE SKIP LOCKED",
     )
     .bind(present(now))
     .bind(i64::from(MAX_SWEPT_LEASES))

@@ -1,12 +1,14 @@
 //! One command about leases: lock, look, run the rule, write; again when another was first.
 
+use std::slice;
+
 use sqlx::{Connection, PgConnection};
 use tidegate_core::ids::ConnectionId;
 use tidegate_core::lease::{Activity, Change, Generation, Lease, LeaseName, OwnerHash, Step};
 use tidegate_store::durable::{DurableStoreError, LeaseReply};
 
 use crate::call::{Failure, Progress};
-use crate::number::{bits, from_moment, moment};
+use crate::number::{bits, from_moment, moment, ordered};
 use crate::rows::leases::{
     ActivityRow, Found, InFlightRows, LeaseRow, Scope, generation, id_bytes,
 };
@@ -14,7 +16,7 @@ use crate::sqlstate::is_lost_race;
 
 /// Most times that a command is begun, within the limit of its call. Each lost race is another's command that was
 /// carried out, so that many of them mean many who ask at once.
-const MAX_ROUNDS: usize = 32;
+pub(super) const MAX_ROUNDS: usize = 32;
 
 /// Why a round ended without an answer.
 pub(super) enum Stop {
@@ -31,6 +33,12 @@ impl From<sqlx::Error> for Stop {
         } else {
             Self::Failed(error.into())
         }
+    }
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
     }
 }
 
@@ -93,23 +101,20 @@ async fn decide_once<T>(
     Ok(found.reply(step.answer))
 }
 
-/// Locks what there is, then reads what stands and the time.
+/// Locks what may change, then reads what stands and the time. What others hold is read only: who is refused keeps nobody
+/// waiting.
 async fn find(connection: &mut PgConnection, scope: &Scope<'_>) -> Result<Found, Stop> {
     let (name, eligible) = (scope.owner.to_string(), scope.connections());
     let locked: Vec<Vec<u8>> = sqlx::query_scalar(
         "SELECT id FROM leases
-         WHERE ended_at IS NULL AND (owner = $1 OR connection = ANY($2))
+         WHERE ended_at IS NULL AND (owner = $1 OR connection = ANY($2)
+             AND expires_at <= (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
          ORDER BY seq FOR UPDATE",
     )
     .bind(&name)
     .bind(&eligible)
     .fetch_all(&mut *connection)
     .await?;
-    let activities = if eligible.is_empty() {
-        Vec::new()
-    } else {
-        lock_activities(connection, &eligible).await?
-    };
     // Anew, since the rows that were waited for may have been followed by others, which are not locked. They are
     // somebody's, which is all that counts of them, unless the rule may change them.
     let rows: Vec<LeaseRow> = sqlx::query_as(
@@ -125,6 +130,11 @@ async fn find(connection: &mut PgConnection, scope: &Scope<'_>) -> Result<Found,
     for row in rows {
         leases.push(row.read()?);
     }
+    let activities = if eligible.is_empty() {
+        Vec::new()
+    } else {
+        read_activities(connection, &eligible).await?
+    };
     let newest = newest_of_all(connection, &activities).await?;
     let newest_asked = match scope.generation {
         Some(number) => newest_of(connection, scope.owner, number).await?,
@@ -151,14 +161,14 @@ async fn find(connection: &mut PgConnection, scope: &Scope<'_>) -> Result<Found,
     Ok(Found::new(scope, leases, in_flight, newest_asked, present)?)
 }
 
-async fn lock_activities(
+/// What is registered. It is not locked: who forgets one makes sure that it is as it was read.
+async fn read_activities(
     connection: &mut PgConnection,
     eligible: &[&str],
 ) -> Result<Vec<Activity>, Stop> {
     let rows: Vec<ActivityRow> = sqlx::query_as(
         "SELECT connection, owner, generation, plane, number, until FROM lease_activity
-         WHERE connection = ANY($1)
-         ORDER BY connection, owner, generation, plane FOR UPDATE",
+         WHERE connection = ANY($1)",
     )
     .bind(eligible)
     .fetch_all(connection)
@@ -225,70 +235,96 @@ async fn newest_of(
 
 /// Writes what a rule says. A row that is not as the rule saw it means that the race is lost.
 pub(super) async fn write(connection: &mut PgConnection, changes: &[Change]) -> Result<(), Stop> {
-    for change in changes {
-        let written = match change {
-            Change::End { lease, ended } => {
-                sqlx::query(
-                    "UPDATE leases SET ended_at = $2, end_reason = $3
-                     WHERE id = $1 AND ended_at IS NULL",
-                )
-                .bind(id_bytes(*lease))
-                .bind(moment(ended.at))
-                .bind(ended.reason.as_str())
-                .execute(&mut *connection)
-                .await?
-            }
-            Change::Extend {
-                lease,
-                renewed_at,
-                expires_at,
-            } => {
-                sqlx::query(
-                    "UPDATE leases SET renewed_at = $2, expires_at = $3
-                     WHERE id = $1 AND ended_at IS NULL",
-                )
-                .bind(id_bytes(*lease))
-                .bind(moment(*renewed_at))
-                .bind(moment(*expires_at))
-                .execute(&mut *connection)
-                .await?
-            }
-            Change::Count {
-                owner,
-                generation: number,
-            } => {
-                sqlx::query(
-                    "INSERT INTO lease_generations AS old (owner, last) VALUES ($1, $2)
-                     ON CONFLICT (owner) DO UPDATE SET last = excluded.last
-                     WHERE old.last < excluded.last",
-                )
-                .bind(owner.to_string())
-                .bind(generation(*number))
-                .execute(&mut *connection)
-                .await?
-            }
-            Change::Forget(activity) => {
-                sqlx::query(
-                    "DELETE FROM lease_activity
-                     WHERE connection = $1 AND owner = $2 AND generation = $3 AND plane = $4",
-                )
-                .bind(activity.connection.as_str())
-                .bind(activity.lease.owner.to_string())
-                .bind(generation(activity.lease.generation))
-                .bind(bits(activity.plane.0))
-                .execute(&mut *connection)
-                .await?
-            }
-            Change::Open(lease) => {
-                open(connection, lease).await?;
-                continue;
-            }
+    let alike = |one: &Change, next: &Change| one.ends().is_some() && next.ends().is_some();
+    for changes in changes.chunk_by(alike) {
+        let written = match changes {
+            [change] => write_one(connection, change).await?,
+            ends => end_all(connection, ends).await?,
         };
-        if written.rows_affected() == 0 {
+        if usize::try_from(written) != Ok(changes.len()) {
             return Err(Stop::Lost);
         }
     }
     Ok(())
+}
+
+/// Ends rows, however many, with one statement.
+async fn end_all(connection: &mut PgConnection, ends: &[Change]) -> Result<u64, sqlx::Error> {
+    let (mut ids, mut moments, mut reasons) = (Vec::new(), Vec::new(), Vec::new());
+    for change in ends {
+        if let Change::End { lease, ended } = change {
+            ids.push(id_bytes(*lease));
+            moments.push(moment(ended.at));
+            reasons.push(ended.reason.as_str());
+        }
+    }
+    let written = sqlx::query(
+        "UPDATE leases SET ended_at = ended.at, end_reason = ended.reason
+         FROM unnest($1::bytea[], $2::bigint[], $3::text[]) AS ended (lease, at, reason)
+         WHERE id = ended.lease AND ended_at IS NULL",
+    )
+    .bind(ids)
+    .bind(moments)
+    .bind(reasons)
+    .execute(connection)
+    .await?;
+    Ok(written.rows_affected())
+}
+
+/// How many rows it wrote.
+async fn write_one(connection: &mut PgConnection, change: &Change) -> Result<u64, Stop> {
+    let written = match change {
+        Change::End { .. } => return Ok(end_all(connection, slice::from_ref(change)).await?),
+        Change::Extend {
+            lease,
+            renewed_at,
+            expires_at,
+        } => {
+            sqlx::query(
+                "UPDATE leases SET renewed_at = $2, expires_at = $3
+                     WHERE id = $1 AND ended_at IS NULL",
+            )
+            .bind(id_bytes(*lease))
+            .bind(moment(*renewed_at))
+            .bind(moment(*expires_at))
+            .execute(&mut *connection)
+            .await?
+        }
+        Change::Count {
+            owner,
+            generation: number,
+        } => {
+            sqlx::query(
+                "INSERT INTO lease_generations AS old (owner, last) VALUES ($1, $2)
+                     ON CONFLICT (owner) DO UPDATE SET last = excluded.last
+                     WHERE old.last < excluded.last",
+            )
+            .bind(owner.to_string())
+            .bind(generation(*number))
+            .execute(&mut *connection)
+            .await?
+        }
+        Change::Forget(activity) => {
+            sqlx::query(
+                "DELETE FROM lease_activity
+                     WHERE connection = $1 AND owner = $2 AND generation = $3 AND plane = $4
+                         AND number = $5 AND until = $6",
+            )
+            .bind(activity.connection.as_str())
+            .bind(activity.lease.owner.to_string())
+            .bind(generation(activity.lease.generation))
+            .bind(bits(activity.plane.0))
+            .bind(ordered(activity.number))
+            .bind(moment(activity.until))
+            .execute(&mut *connection)
+            .await?
+        }
+        Change::Open(lease) => {
+            open(connection, lease).await?;
+            return Ok(1);
+        }
+    };
+    Ok(written.rows_affected())
 }
 
 async fn open(connection: &mut PgConnection, lease: &Lease) -> Result<(), Stop> {

@@ -1,4 +1,4 @@
-//! Settings of exclusive leases (decisions 41 and 42). The numbers that [`crate::lease`] runs on.
+//! Settings of exclusive leases (decisions 41 and 42, `sessions-and-streams.md` §3.3). The numbers that [`crate::lease`] runs on.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,10 +8,10 @@ use super::members::{Bounds, Member};
 
 /// Members of `leases`.
 pub(super) const MEMBERS: &[Member] = &[
-    Member::whole("horizonMs", Bounds::same(3_000, 300_000)),
-    // A third of the shortest horizon is more than the least, so that a guard that fits can always be found.
-    Member::whole("guardMs", Bounds::same(100, 100_000)),
-    Member::whole("drainMs", Bounds::same(0, 3_600_000)),
+    Member::whole("horizonMs", Bounds::same(5_000, 600_000)),
+    // Far below the life of a lease, which would else have no time in which something may start.
+    Member::whole("guardMs", Bounds::same(0, 10_000)),
+    Member::whole("drainMs", Bounds::same(0, 600_000)),
     Member::flag("reservePool"),
 ];
 
@@ -23,8 +23,8 @@ pub struct LeaseSettings {
     /// How long a data plane may use a leased connection without asking again.
     pub horizon_ms: u64,
     /// How long before the end of lease or horizon nothing is started any more, and how long after a horizon its
-    /// connection is not given to others; at most a third of `horizonMs`. A data plane that stands still for longer may
-    /// overlap with the next owner.
+    /// connection is not given to others; at most a third of `horizonMs`. A data plane that stands still for longer, or a
+    /// clock of the database that steps forward by more, may let owners overlap.
     pub guard_ms: u64,
     /// How long what is in flight when its lease ends may go on; 0 = not at all.
     pub drain_ms: u64,
@@ -36,7 +36,7 @@ impl Default for LeaseSettings {
     fn default() -> Self {
         Self {
             horizon_ms: 30_000,
-            guard_ms: 2_000,
+            guard_ms: 500,
             drain_ms: 30_000,
             reserve_pool: false,
         }

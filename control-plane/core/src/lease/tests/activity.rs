@@ -12,7 +12,7 @@ use super::table::{Table, at, connection, generation, owner};
 const PLANE: PlaneIncarnation = PlaneIncarnation(1);
 const OTHER_PLANE: PlaneIncarnation = PlaneIncarnation(2);
 
-/// A lease of c1 by owner A, from 0 to 120 s, with the default settings: horizon and drain 30 s, guard 2 s.
+/// A lease of c1 by owner A, from 0 to 120 s. Horizon and drain are 30 s, the guard 2 s.
 fn leased() -> (Table, Lease) {
     let mut table = Table::new();
     let lease = table

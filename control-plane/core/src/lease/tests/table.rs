@@ -65,7 +65,10 @@ impl Table {
             leases: Vec::new(),
             last: BTreeMap::new(),
             activity: Vec::new(),
-            settings: LeaseSettings::default(),
+            settings: LeaseSettings {
+                guard_ms: 2_000,
+                ..LeaseSettings::default()
+            },
             ttl_ms: LEASE_TTL_MS,
             why: Some(EndReason::HealthOrCooldown),
             ids: 0,

@@ -116,8 +116,28 @@ fn a_stored_time_of_affinity_is_brought_into_bounds(#[case] value: Value, #[case
 
 #[test]
 fn the_guard_of_leases_is_refused_by_the_api_and_cut_to_a_third_of_the_horizon_when_stored() {
-    let written = written(json!({"leases": {"horizonMs": 3_000, "guardMs": 1_001}}));
+    let written = written(json!({"leases": {"horizonMs": 5_000, "guardMs": 1_667}}));
     let refused = written.strict().unwrap_err();
     assert_eq!(refused[0].field, "leases.guardMs");
-    assert_eq!(written.stored().settings.leases.guard_ms, 1_000);
+    assert_eq!(written.stored().settings.leases.guard_ms, 1_666);
+}
+
+#[rstest]
+#[case::a_horizon_below("horizonMs", 4_999, 5_000)]
+#[case::a_horizon_beyond("horizonMs", 600_001, 600_000)]
+#[case::a_guard_that_takes_most_of_a_lease("guardMs", 10_001, 10_000)]
+#[case::a_drain_beyond("drainMs", 600_001, 600_000)]
+fn times_of_leases_are_bounded(#[case] name: &str, #[case] value: u64, #[case] acts: u64) {
+    let written = written(json!({"leases": {(name): value}}));
+    let refused = written.strict().unwrap_err();
+    assert_eq!(refused[0].field, format!("leases.{name}"));
+    let stored = serde_json::to_value(written.stored().settings.leases).unwrap();
+    assert_eq!(stored[name], acts);
+}
+
+#[test]
+fn leases_may_do_without_a_guard() {
+    let written = written(json!({"leases": {"guardMs": 0, "horizonMs": 600_000}}));
+    let leases = written.strict().unwrap().leases;
+    assert_eq!((leases.guard_ms, leases.horizon_ms), (0, 600_000));
 }

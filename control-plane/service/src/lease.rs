@@ -154,10 +154,6 @@ impl Leases {
         LeaseAnswer::Unknown
     }
 
-    /// Shows a lease that began, was extended, moved or ended, as the store told at `read_at`, its own time. Nobody is told
-    /// of it before (decision 42b).
-    async fn show(&self, _lease: &Lease, _read_at: Timestamp) {}
-
     fn remember(&self, lease: &Lease, read_at: Timestamp) {
         let now = local_now();
         let left = Duration::from_millis(lease.expires_at.remaining_ms(read_at));

@@ -72,7 +72,6 @@ impl Leases {
             Err(refused) => return Ok(Err(refused)),
         };
         self.remember(&lease, reply.now);
-        self.show(&lease, reply.now).await;
         if lease.id == id {
             told(&lease, "a lease was given");
         }
@@ -125,7 +124,6 @@ impl Leases {
                 Err(refused) => return Ok(Err(refused)),
             };
             self.remember(&lease, reply.now);
-            self.show(&lease, reply.now).await;
             Ok(Ok(lease.summary()))
         };
         self.counted(LeaseAction::Renew, renewed).await
@@ -149,7 +147,6 @@ impl Leases {
                 Err(refused) => return Ok(Err(refused)),
             };
             self.placed.forget(name);
-            self.show(&lease, reply.now).await;
             told(&lease, "a lease was given back");
             Ok(Ok(lease.summary()))
         };

@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use prost::Message as _;
 
-const FILES: [&str; 8] = [
+const FILES: [&str; 9] = [
     "tidegate/common/v1/common.proto",
     "tidegate/routing/v1/routing.proto",
     "tidegate/routing/v1/handoff.proto",
+    "tidegate/routing/v1/admission.proto",
     "tidegate/report/v1/report.proto",
     "tidegate/report/v1/telemetry.proto",
     "tidegate/config/v1/config.proto",

@@ -3,11 +3,49 @@
 
 mod pacing;
 
+use crate::config::Config;
 use crate::ids::{ConnectionId, ProviderId};
 use crate::outcome::LocalFault;
+use crate::settings::ProviderClass;
 use crate::time::Timestamp;
 
-pub use pacing::{Admitted, Pace, PaceLimits};
+pub use pacing::{Admitted, PACE_SCHEMA, Pace, PaceLimits, decode, encode, key_text};
+
+/// `error.code` when a queue is full.
+pub const QUEUE_FULL: &str = "RATE_LIMIT_QUEUE_FULL";
+/// `error.code` when executions expired and nothing else happened.
+pub const EXECUTION_TIMEOUT: &str = "RATE_LIMIT_EXECUTION_TIMEOUT";
+
+/// What holds for the requests that pass through the queue of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// Requests that may wait in each data plane; 0 = any number.
+    pub depth: u64,
+    /// Longest execution, in ms.
+    pub execution_ms: u64,
+    /// How fast they may follow each other, in the whole fleet.
+    pub pace: PaceLimits,
+}
+
+/// The terms of a connection; `None` for one whose requests pass through no queue: rate-limit protection is off for it, or
+/// nobody said so and its provider is not of class `apikey`, or `autoEnableApiKeyProviders` is off
+/// (`sessions-and-streams.md` §3.2).
+#[must_use]
+pub fn terms(config: &Config, connection: &ConnectionId) -> Option<Terms> {
+    let connection = config.connection(connection)?;
+    let settings = &config.settings.request_queue;
+    let by_class = || {
+        let entry = config.provider(&connection.provider);
+        settings.auto_enable_api_key_providers
+            && entry.is_some_and(|entry| entry.policy.class == ProviderClass::Apikey)
+    };
+    let is_protected = connection.rate_limit_protection.unwrap_or_else(by_class);
+    is_protected.then(|| Terms {
+        depth: settings.depth(),
+        execution_ms: settings.execution_ms(),
+        pace: settings.pace(),
+    })
+}
 
 /// Which queue.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,8 +91,8 @@ impl AdmissionError {
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
-            Self::QueueFull { .. } => "RATE_LIMIT_QUEUE_FULL",
-            Self::ExecutionExpired { .. } => "RATE_LIMIT_EXECUTION_TIMEOUT",
+            Self::QueueFull { .. } => QUEUE_FULL,
+            Self::ExecutionExpired { .. } => EXECUTION_TIMEOUT,
         }
     }
 

@@ -165,6 +165,10 @@ pub struct Connection {
     /// Most requests at once in the whole fleet, 0..=4 096; unset or 0 = no limit (`routing.md` §11.2).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_concurrent: Option<u32>,
+    /// Requests to this connection pass through its queue (`settings.requestQueue`); unset = where its provider is of
+    /// class `apikey` and `requestQueue.autoEnableApiKeyProviders` is on (`sessions-and-streams.md` §3.2).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_limit_protection: Option<bool>,
     /// Models this connection may serve; empty = all of the provider.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub models: Vec<ModelId>,

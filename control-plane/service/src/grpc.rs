@@ -1,6 +1,7 @@
 //! The gRPC services: from messages to use cases and back. No rule lives here.
 
 mod admin;
+mod admission;
 mod auth;
 pub(crate) mod error;
 mod handoff;

@@ -35,6 +35,7 @@ mod follow;
 mod grpc;
 mod handoff;
 mod hot;
+mod lanes;
 mod lead;
 mod lease;
 mod outbound;

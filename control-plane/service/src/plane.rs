@@ -40,6 +40,7 @@ use crate::follow::Follower;
 use crate::grpc::server::{Offered, Services, routes, server, show_health};
 use crate::handoff::Handoffs;
 use crate::hot::Hot;
+use crate::lanes::Lanes;
 use crate::lease::{self, Leases};
 use crate::permits::{self, Permits};
 use crate::quota_poll::{self, Poller};
@@ -277,6 +278,12 @@ impl ControlPlane {
                 clock: Arc::clone(&clock),
                 metrics: Arc::clone(&metrics),
                 live: live.clone(),
+            }),
+            lanes: Arc::new(Lanes {
+                hot: Arc::clone(&hot),
+                clock: Arc::clone(&clock),
+                metrics: Arc::clone(&metrics),
+                lanes: Mutex::default(),
             }),
             handoffs: Arc::new(Handoffs {
                 hot: Arc::clone(&hot),

@@ -20,13 +20,16 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::abandon::{AbandonQueue, Abandoned};
+use crate::admission::LocalPace;
 use crate::clock::PlaneClock;
 use crate::config::{Limits, PlaneClientConfig};
 use crate::decide::{Gate, Patience, Standing, followed, patient};
 use crate::lease::Leases;
 use crate::metrics::ClientMetrics;
-use crate::permits::Permits;
-use crate::port::{Answer, Ask, Observation, PermitWait, PermitWaited, Snapshot, Usage};
+use crate::permits::{Kind, Permits};
+use crate::port::{
+    Admission, AdmissionAsk, Answer, Ask, Observation, PermitWait, PermitWaited, Snapshot, Usage,
+};
 use crate::replicas::{ReplicaStatus, Replicas, ReplicasError};
 use crate::report::queue::{QueueLimits, ReportQueue};
 use crate::report::stream::Reports;
@@ -75,6 +78,9 @@ pub(crate) struct Inner {
     pub(crate) abandoned: AbandonQueue,
     pub(crate) permits: Permits,
     pub(crate) leases: Arc<Leases>,
+    /// Requests that were admitted to connections with a limited pace.
+    pub(crate) admissions: Permits,
+    pub(crate) local_pace: LocalPace,
     pub(crate) telemetry: TelemetryQueue,
     pub(crate) metrics: ClientMetrics,
     pub(crate) tracker: TaskTracker,
@@ -161,8 +167,10 @@ impl PlaneClient {
             patient: patient(),
             unheld_lines: Mutex::default(),
             abandoned: AbandonQueue::new(metrics.clone()),
-            permits: Permits::new(incarnation, metrics.clone()),
             leases: Arc::new(Leases::new(incarnation, metrics.clone())),
+            permits: Permits::new(Kind::Permits, incarnation, metrics.clone()),
+            admissions: Permits::new(Kind::Admissions, incarnation, metrics.clone()),
+            local_pace: LocalPace::default(),
             reports: Reports::new(
                 queue,
                 limits.urgent,
@@ -229,17 +237,31 @@ impl PlaneClient {
         });
         let keeping = Arc::clone(&inner);
         tracker.spawn(async move {
-            keeping.permits.keep(&keeping.replicas, &keeping.stop).await;
+            let Inner {
+                permits,
+                admissions,
+                replicas,
+                stop,
+                ..
+            } = &*keeping;
+            tokio::join!(
+                permits.keep(replicas, stop),
+                admissions.keep(replicas, stop)
+            );
         });
         let returning = Arc::clone(&inner);
         tracker.spawn(async move {
             let Inner {
                 permits,
+                admissions,
                 replicas,
                 stop,
                 ..
             } = &*returning;
-            permits.give_back_forever(replicas, stop).await;
+            tokio::join!(
+                permits.give_back_forever(replicas, stop),
+                admissions.give_back_forever(replicas, stop),
+            );
         });
         tracker.spawn(Arc::clone(&inner).watch_leases());
         tracker.spawn(Arc::clone(&inner).tell_ends());
@@ -282,6 +304,11 @@ impl PlaneClient {
     /// Waits for a permit with an attempt of its own, for as long as the control plane allowed.
     pub async fn await_permit(&self, attempt: AttemptId, wait: &PermitWait) -> PermitWaited {
         self.inner.await_permit(attempt, wait).await
+    }
+
+    /// Asks whether a request may go to its connection now, for a connection with a limited pace.
+    pub async fn admit(&self, ask: &AdmissionAsk) -> Admission {
+        self.inner.admit(ask).await
     }
 
     /// Takes the report of an attempt and never waits. `urgent` ones are sent at once, and again elsewhere when
@@ -427,7 +454,9 @@ impl Inner {
     }
 
     pub(crate) fn set_live_data_planes(&self, count: u32) {
-        self.live_data_planes.store(count.max(1), Ordering::Relaxed);
+        let count = count.max(1);
+        self.live_data_planes.store(count, Ordering::Relaxed);
+        self.metrics.live_data_planes.set(i64::from(count));
     }
 
     /// Runs something that needs the configuration, if there is one.

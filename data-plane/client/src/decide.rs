@@ -31,6 +31,7 @@ use tokio::time::{Instant, timeout_at};
 
 pub(crate) use contact::{Patience, Standing};
 pub(crate) use gate::Gate;
+pub(crate) use grant::Awaited;
 
 use self::grant::{Deciding, Unclaimed};
 use self::local::{GrantsHere, Local};

@@ -7,6 +7,7 @@
 //! | `watch`, `install`, `view`, `snapshot_file` | configuration and hot state as followed, and what is kept on disk |
 //! | `decide` | a decision: asked for within a limit, or made here |
 //! | `lease` | leases: what clients ask for, and the fence before each attempt under one |
+//! | `admission` | whether a request may go to a connection with a limited pace |
 //! | `handoff` | notes that follow conversations to another account |
 //! | `shadow` | our own failures that the control plane has not taken yet |
 //! | `report`, `usage`, `telemetry`, `abandon` | what is told to the control plane |
@@ -17,6 +18,7 @@
 //! only. What is lost then is said in [`ClientMetrics`].
 
 mod abandon;
+mod admission;
 mod applied;
 mod backoff;
 mod client;
@@ -44,7 +46,7 @@ pub use config::{Limits, PlaneClientConfig};
 pub use lease::{LeaseAnswer, LeasePlace, Leased};
 pub use metrics::ClientMetrics;
 pub use port::{
-    Answer, Ask, Credential, Deadlines, Dispatch, LastFailure, Observation, PermitWait,
-    PermitWaited, PermitWaits, Snapshot, Step, Success, Usage,
+    Admission, AdmissionAsk, Answer, Ask, Credential, Deadlines, Dispatch, LastFailure,
+    Observation, PermitWait, PermitWaited, PermitWaits, Running, Snapshot, Step, Success, Usage,
 };
 pub use replicas::{MAX_REPLICAS, ReplicaStatus, ReplicasError};

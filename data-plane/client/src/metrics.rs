@@ -78,6 +78,14 @@ metrics! {
     abandons_dropped: Counter = "abandons_dropped";
     /// Permits of connections held by attempts under way
     permits_held: Gauge = "permits_held";
+    /// Requests under way that count for a connection's limit on requests at once
+    admissions_held: Gauge = "admissions_held";
+    /// Requests admitted here, by this data plane's part of the limits, while nobody counted for the fleet
+    local_admissions: Counter = "local_admissions";
+    /// Questions about the pace of a connection that no replica answered
+    admissions_unanswered: Counter = "admissions_unanswered";
+    /// Live data planes, this one included, as last heard: what local parts of limits are divided by
+    live_data_planes: Gauge = "live_data_planes";
     /// Permits given out here while the control plane was gone
     local_permits: Counter = "local_permits";
     /// Attempts of quota pools sent without a permit because no control plane answered

@@ -5,6 +5,11 @@
 //! 10 s the control plane is told all of them, so that what is not in that message can be freed: a permit that was lost
 //! on its way, or whose return was. Permits of ended attempts are given back at once and together. Nothing waits for
 //! either message, and one that cannot be told is made good by the next.
+//!
+//! Requests that were admitted to connections with a limited pace are kept in the same way, with numbers of their own
+//! ([`Kind::Admissions`]).
+
+mod telling;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,18 +17,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use prometheus_client::metrics::gauge::Gauge;
 use tidegate_core::ids::{ConnectionId, PlaneIncarnation, ProviderId};
 use tidegate_core::permit::RENEW_EVERY_MS;
-use tidegate_proto::routing::v1::routing_service_client::RoutingServiceClient;
 use tidegate_proto::routing::v1::{
     HeldPermits, HeldProbe, KeepPermitsRequest, ReleasePermitsRequest,
 };
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::ClientMetrics;
-use crate::replicas::{Asked, Replicas};
+use crate::replicas::Replicas;
+use telling::{Message, tell};
 
 /// Most attempts that are told in one message; the oldest of more are left out.
 const MAX_NUMBERS: usize = 65_536;
@@ -33,8 +39,6 @@ const MAX_PROBES: usize = 1_024;
 const MAX_RELEASED: usize = 1_024;
 /// Most of those that are named in a question.
 const MAX_NAMED: usize = 256;
-/// How long one replica may take.
-const CALL_LIMIT: Duration = Duration::from_secs(1);
 /// How soon what could not be renewed is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
@@ -45,9 +49,19 @@ pub(crate) struct PoolName {
     pub(crate) connection: ConnectionId,
 }
 
+/// What is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Permits of connections; the numbers are those of attempts.
+    Permits,
+    /// Places among the requests that may be under way at once; the numbers are their own.
+    Admissions,
+}
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Permits {
+    kind: Kind,
     plane: PlaneIncarnation,
     newest: AtomicU64,
     state: Mutex<State>,
@@ -80,8 +94,9 @@ struct Late {
 }
 
 impl Permits {
-    pub(crate) fn new(plane: PlaneIncarnation, metrics: ClientMetrics) -> Self {
+    pub(crate) fn new(kind: Kind, plane: PlaneIncarnation, metrics: ClientMetrics) -> Self {
         Self {
+            kind,
             plane,
             newest: AtomicU64::new(0),
             state: Mutex::default(),
@@ -132,6 +147,13 @@ impl Permits {
         free
     }
 
+    /// Whether fewer than `share` of this pool are held here.
+    pub(crate) fn has_room(&self, pool: &PoolName, share: u32) -> bool {
+        let state = self.state.lock();
+        let held = state.held.values().filter(|held| *held == pool).count();
+        u32::try_from(held).is_ok_and(|held| held < share)
+    }
+
     /// Who holds permits of a provider's connections.
     pub(crate) fn held_of(&self, provider: &ProviderId) -> BTreeMap<ConnectionId, Vec<u64>> {
         let mut of: BTreeMap<ConnectionId, Vec<u64>> = BTreeMap::new();
@@ -143,6 +165,13 @@ impl Permits {
         of
     }
 
+    fn held_gauge(&self) -> &Gauge {
+        match self.kind {
+            Kind::Permits => &self.metrics.permits_held,
+            Kind::Admissions => &self.metrics.admissions_held,
+        }
+    }
+
     fn hold_in(&self, state: &mut State, number: u64, pool: PoolName) {
         state.tell = true;
         let again = (pool.clone(), number);
@@ -151,7 +180,7 @@ impl Permits {
         match state.held.insert(number, pool.clone()) {
             Some(other) if other != pool => self.give_back(state, other, number),
             Some(_) => {}
-            None => _ = self.metrics.permits_held.inc(),
+            None => _ = self.held_gauge().inc(),
         }
     }
 
@@ -159,7 +188,7 @@ impl Permits {
     pub(crate) fn release(&self, number: u64) {
         let mut state = self.state.lock();
         if let Some(pool) = state.held.remove(&number) {
-            self.metrics.permits_held.dec();
+            self.held_gauge().dec();
             self.give_back(&mut state, pool, number);
         }
     }
@@ -286,7 +315,7 @@ impl Permits {
             let Some(message) = self.message() else {
                 continue;
             };
-            if !tell(replicas, Message::Keep(message)).await {
+            if !tell(replicas, self.kind, Message::Keep(message)).await {
                 self.metrics.permit_renewals_failed.inc();
                 self.state.lock().tell = true;
                 pause = TRY_AGAIN;
@@ -302,7 +331,7 @@ impl Permits {
                 .await
                 .is_none();
             while let Some(message) = self.take_released() {
-                let heard = tell(replicas, Message::Release(message)).await;
+                let heard = tell(replicas, self.kind, Message::Release(message)).await;
                 if heard {
                     self.state.lock().releasing.clear();
                 } else {
@@ -342,42 +371,12 @@ fn by_pool(permits: impl Iterator<Item = (PoolName, u64)>) -> Vec<HeldPermits> {
         .collect()
 }
 
-#[derive(Clone)]
-enum Message {
-    Keep(KeepPermitsRequest),
-    Release(ReleasePermitsRequest),
-}
-
-/// Tells one replica after the other until one has heard.
-async fn tell(replicas: &Replicas, message: Message) -> bool {
-    let mut asked = Asked::default();
-    while let Some(replica) = replicas.choose(Instant::now(), asked) {
-        asked.add(replica.index);
-        let mut client = RoutingServiceClient::new(replica.channel());
-        let message = message.clone();
-        let call = async move {
-            match message {
-                Message::Keep(message) => client.keep_permits(message).await.map(drop),
-                Message::Release(message) => client.release_permits(message).await.map(drop),
-            }
-        };
-        match timeout(CALL_LIMIT, call).await {
-            Ok(Ok(())) => return true,
-            Ok(Err(status)) => {
-                tracing::debug!(replica = %replica.name, error = %status, "permits were not heard of");
-            }
-            Err(_) => tracing::debug!(replica = %replica.name, "permits took too long"),
-        }
-    }
-    false
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn permits() -> Permits {
-        Permits::new(PlaneIncarnation(7), ClientMetrics::default())
+        Permits::new(Kind::Permits, PlaneIncarnation(7), ClientMetrics::default())
     }
 
     fn pool(connection: &str) -> PoolName {

@@ -2,10 +2,12 @@
 //! a snapshot holds. Types only; whoever answers is free to be a channel, a local decision or a test.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use secrecy::SecretString;
+use tidegate_core::admission::PaceLimits;
 use tidegate_core::classify::Classification;
 use tidegate_core::config::Config;
 use tidegate_core::ids::{
@@ -243,4 +245,71 @@ pub struct Usage {
     pub input_tokens: Option<u64>,
     /// Completion tokens, if known.
     pub output_tokens: Option<u64>,
+}
+
+/// Asks whether a request may go to its connection now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdmissionAsk {
+    /// The provider of the connection.
+    pub provider: ProviderId,
+    /// The connection.
+    pub connection: ConnectionId,
+    /// Its limits, as this data plane's configuration has them.
+    pub limits: PaceLimits,
+    /// Only asks; nothing is counted.
+    pub look: bool,
+}
+
+/// Whether a request may go to its connection now.
+#[derive(Debug)]
+pub enum Admission {
+    /// It may.
+    Now(Running),
+    /// Not before this has passed.
+    NotBefore(Duration),
+    /// Not before a request that is under way ends.
+    Full,
+    /// Nobody answers, but the control plane is not gone: the next decision finds out.
+    Unknown,
+}
+
+/// A request that counts among those that may be under way at once on its connection, until this is dropped.
+pub struct Running(Option<Box<dyn FnOnce() + Send + Sync>>);
+
+impl Running {
+    /// Nothing is counted.
+    #[must_use]
+    pub fn uncounted() -> Self {
+        Self(None)
+    }
+
+    /// `end` is called when this is dropped.
+    #[must_use]
+    pub fn until(end: impl FnOnce() + Send + Sync + 'static) -> Self {
+        Self(Some(Box::new(end)))
+    }
+
+    /// Calls `then` after its end.
+    #[must_use]
+    pub fn and_then(self, then: impl FnOnce() + Send + Sync + 'static) -> Self {
+        Self::until(move || {
+            drop(self);
+            then();
+        })
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(end) = self.0.take() {
+            end();
+        }
+    }
+}
+
+impl fmt::Debug for Running {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_counted = self.0.is_some();
+        formatter.debug_tuple("Running").field(&is_counted).finish()
+    }
 }

@@ -15,8 +15,8 @@ use tidegate_core::outcome::AttemptOutcome;
 use tidegate_core::routing::relay::{HandoffName, Note, Terms};
 use tidegate_core::time::Timestamp;
 use tidegate_plane_client::{
-    Answer, Ask, LeaseAnswer, Leased, Observation, PermitWait, PermitWaited, Snapshot, Success,
-    Usage,
+    Admission, AdmissionAsk, Answer, Ask, LeaseAnswer, Leased, Observation, PermitWait,
+    PermitWaited, Snapshot, Success, Usage,
 };
 
 /// The control plane as one request sees it.
@@ -50,6 +50,9 @@ pub trait ControlPort: Send + Sync + 'static {
         key: &KeyId,
         connection: &ConnectionId,
     ) -> impl Future<Output = Result<Leased, LeaseError>> + Send;
+    /// Whether a request may go now to a connection with a limited pace. Dropped, it gives back what it may still be
+    /// granted.
+    fn admit(&self, ask: &AdmissionAsk) -> impl Future<Output = Admission> + Send;
     /// Queues a report; an urgent one is sent at once.
     fn report(&self, report: AttemptOutcome, urgent: bool);
     /// Queues a usage record.
@@ -126,6 +129,10 @@ impl<T: ControlPort> ControlPort for Arc<T> {
         connection: &ConnectionId,
     ) -> impl Future<Output = Result<Leased, LeaseError>> + Send {
         T::fence(self, lease, key, connection)
+    }
+
+    fn admit(&self, ask: &AdmissionAsk) -> impl Future<Output = Admission> + Send {
+        T::admit(self, ask)
     }
 
     fn report(&self, report: AttemptOutcome, urgent: bool) {

@@ -4,6 +4,7 @@
 //! A request that needs several answers ([`crate::plan`]) is driven part by part, each by a loop of its own.
 //! A failure is asked about raw in the next question and added, classified, to what happened before.
 
+mod admission;
 mod fence;
 mod remarks;
 mod words;
@@ -14,6 +15,7 @@ use std::time::Duration;
 use http::header::{CACHE_CONTROL, WARNING};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use parking_lot::Mutex;
+use tidegate_core::admission::{Terms, terms};
 use tidegate_core::config::Strategy;
 use tidegate_core::ids::AttemptId;
 use tidegate_core::outcome::{LocalFault, Outcome};
@@ -21,7 +23,8 @@ use tidegate_core::routing::{
     AttemptsSoFar, Plan, PriorAttempt, Rejection, RequestFacts, WaitKind,
 };
 use tidegate_plane_client::{
-    Answer, Ask, Dispatch, LastFailure, Leased, PermitWait, PermitWaited, PermitWaits, Step,
+    Answer, Ask, Dispatch, LastFailure, Leased, PermitWait, PermitWaited, PermitWaits, Running,
+    Step,
 };
 use tokio::time::Instant;
 
@@ -34,6 +37,7 @@ use crate::metrics::{Counted, RefusalLabels};
 use crate::observe::{self, Answered, Clock, Failure, Observed};
 use crate::plan;
 use crate::proxy::Shared;
+use crate::queues::Place;
 use crate::refusal::Refusal;
 use crate::relay::{self, Relay, Served};
 use crate::reply::{
@@ -44,6 +48,7 @@ use crate::request::RequestBody;
 use crate::retries::Spent;
 use crate::sse::Dialect;
 use crate::stream::{StreamBody, Surroundings};
+use admission::Gone;
 use remarks::{Remarks, strategy};
 use words::{handed_on, whole};
 
@@ -121,6 +126,8 @@ pub(crate) struct Drive<C: ControlPort> {
     pub(crate) words: Option<Answered>,
     /// What was waited for since the last attempt was sent.
     waited: PermitWaits,
+    /// Where it waits until a connection may take it.
+    place: Option<Place>,
     /// How the last attempt failed.
     pub(crate) last_outcome: Option<Outcome>,
     /// What ordered the targets of the last dispatch.
@@ -142,6 +149,7 @@ impl<C: ControlPort> Drive<C> {
             last_failure: None,
             words: None,
             waited: PermitWaits::default(),
+            place: None,
             last_outcome: None,
             strategy: None,
             remarks: Remarks::default(),
@@ -270,11 +278,20 @@ impl<C: ControlPort> Drive<C> {
             self.remember(&answer);
             // What is granted late to an earlier question must not be that of a later one.
             attempt = match answer.decision {
-                Step::Dispatch(dispatch) => match self.attempt(dispatch).await? {
-                    Some(end) => return Ok(end),
-                    None => self.asks_anew(),
-                },
+                Step::Dispatch(dispatch) => {
+                    let terms = self.terms(&dispatch);
+                    match self.pass_queue(&dispatch, terms).await? {
+                        Gone::Sent(running) => {
+                            match self.attempt(dispatch, terms, running).await? {
+                                Some(end) => return Ok(end),
+                                None => self.asks_anew(),
+                            }
+                        }
+                        Gone::Anew(attempt) => attempt,
+                    }
+                }
                 Step::Wait { kind, wait } => {
+                    self.place = None;
                     self.wait(kind, wait).await?;
                     self.asks_anew()
                 }
@@ -308,8 +325,19 @@ impl<C: ControlPort> Drive<C> {
         });
     }
 
+    /// What holds for the queue of the connection, if it has one.
+    fn terms(&self, dispatch: &Dispatch) -> Option<Terms> {
+        let snapshot = self.shared.control.snapshot()?;
+        terms(&snapshot.config, &dispatch.attempt.connection)
+    }
+
     /// Sends one attempt; `None` when it failed.
-    async fn attempt(&mut self, mut dispatch: Box<Dispatch>) -> Result<Option<End>, Refusal> {
+    async fn attempt(
+        &mut self,
+        mut dispatch: Box<Dispatch>,
+        terms: Option<Terms>,
+        running: Running,
+    ) -> Result<Option<End>, Refusal> {
         let life = self.life.as_mut().ok_or(Refusal::Internal)?;
         let Admitted {
             endpoint,
@@ -336,6 +364,7 @@ impl<C: ControlPort> Drive<C> {
             .as_deref()
             .and_then(|snapshot| strategy(&snapshot.config, &self.request.facts.model, &dispatch));
         self.remarks = Remarks::of(&dispatch);
+        let execution = terms.map(|terms| Duration::from_millis(terms.execution_ms));
         let prepared = snapshot
             .ok_or(DispatchFault::NotConfigured)
             .and_then(|snapshot| prepare(&snapshot, *endpoint, body, passed, &dispatch));
@@ -343,14 +372,14 @@ impl<C: ControlPort> Drive<C> {
             Ok(_) => fence::pass(&self.shared.control, &self.request.facts, &dispatch).await?,
             Err(_) => None,
         };
-        let clock = Clock::start(dispatch.deadlines);
+        let clock = Clock::start(dispatch.deadlines, execution);
         let provider = HeaderValue::try_from(dispatch.attempt.provider.as_str());
         let observed = match prepared {
             Ok(prepared) => {
                 // The credential that is sent is the one that is judged (decision 9).
                 dispatch.attempt.credential_version = prepared.credential_version;
                 let cut = leased.as_ref().map(Leased::cut);
-                life.sends(dispatch, leased);
+                life.sends(dispatch, running, leased);
                 let (upstream, dialect) = (&self.shared.upstream, Dialect::of(*endpoint));
                 let max_bytes = self.max_answer_bytes;
                 let quota = Mutex::new(None);
@@ -370,7 +399,7 @@ impl<C: ControlPort> Drive<C> {
                     error = %fault,
                     "a decision cannot be carried out here"
                 );
-                life.sends(dispatch, None);
+                life.sends(dispatch, running, None);
                 Observed::Failed(Outcome::Local(LocalFault::Internal).into())
             }
         };

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! server ─ handle ─ identify ─ request ─ drive ─┬─ (control port) decide
-//!  accept  route    key        parse     loop   ├─ dispatch   request from scratch
+//!  accept  route    key        parse     loop   ├─ queues     in turn, where a pace is limited
+//!                                               ├─ dispatch   request from scratch
 //!                                               ├─ upstream   send
 //!                                               ├─ observe    facts of the end
 //!                                               ├─ stream     bytes to the client
@@ -31,6 +32,7 @@ mod observe;
 mod passage;
 mod plan;
 mod proxy;
+mod queues;
 mod redact;
 mod refusal;
 mod relay;

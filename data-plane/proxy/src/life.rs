@@ -21,7 +21,7 @@ use tidegate_core::outcome::{Attempt, AttemptOutcome, LocalFault, Outcome};
 use tidegate_core::routing::{RequestFacts, WaitKind};
 use tidegate_core::telemetry::QuotaSnapshot;
 use tidegate_core::telemetry::aggregate::Verdict;
-use tidegate_plane_client::{Answer, Dispatch, LastFailure, Leased, Step};
+use tidegate_plane_client::{Answer, Dispatch, LastFailure, Leased, Running, Step};
 use tokio::time::Instant;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
@@ -42,6 +42,8 @@ struct InFlight {
     _counted: (Held, Option<Held>),
     /// It is in flight under a lease, until this is dropped.
     leased: Option<Leased>,
+    /// Counts among the requests that may be under way at once on its connection.
+    _running: Running,
     dispatch: Box<Dispatch>,
     target: Target,
     sent: Instant,
@@ -286,8 +288,26 @@ impl<C: ControlPort> Life<C> {
         self.shared.metrics.decisions.get_or_create(&labels).inc();
     }
 
+    /// The attempt that was decided on is not sent now. Gives back what it was granted: a probe, and its permit if it
+    /// has one.
+    pub(crate) fn gives_back(&mut self, permit: bool) {
+        match self.asking.take() {
+            Some(Asking {
+                attempt,
+                probed: Some(provider),
+            }) => self.shared.control.abandon(attempt, Some(provider)),
+            Some(Asking { attempt, .. }) if permit => self.shared.control.release(attempt),
+            Some(_) | None => {}
+        }
+    }
+
     /// The attempt goes out, under a lease if it is managed.
-    pub(crate) fn sends(&mut self, dispatch: Box<Dispatch>, leased: Option<Leased>) {
+    pub(crate) fn sends(
+        &mut self,
+        dispatch: Box<Dispatch>,
+        running: Running,
+        leased: Option<Leased>,
+    ) {
         let now = Instant::now();
         self.asking = None;
         let attempt = &dispatch.attempt;
@@ -307,6 +327,7 @@ impl<C: ControlPort> Life<C> {
         target.begins(&self.shared.control);
         self.in_flight = Some(InFlight {
             _counted: counted,
+            _running: running,
             leased,
             dispatch,
             target,

@@ -31,6 +31,8 @@ pub struct Metrics {
     pub(crate) handoffs: Family<HandoffLabels, Counter>,
     pub(crate) handoffs_told: Counter,
     pub(crate) lease_requests: Family<LeaseLabels, Counter>,
+    pub(crate) queued: Gauge,
+    pub(crate) queue: Family<QueueLabels, Counter>,
 }
 
 /// How a request ended for its client.
@@ -112,6 +114,22 @@ pub(crate) enum DecidedBy {
 pub(crate) struct DecisionLabels {
     pub(crate) step: DecidedStep,
     pub(crate) by: DecidedBy,
+}
+
+/// What happened to a request at the queue of its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum QueueEnd {
+    /// It was sent.
+    Went,
+    /// It had to wait.
+    Waited,
+    /// As many waited as may.
+    Refused,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct QueueLabels {
+    pub(crate) end: QueueEnd,
 }
 
 /// What became of making a note.
@@ -227,6 +245,11 @@ label_words!(LeaseAction {
     Status => "status",
     None => "none",
 });
+label_words!(QueueEnd {
+    Went => "went",
+    Waited => "waited",
+    Refused => "refused",
+});
 label_words!(DecidedStep {
     Dispatch => "dispatch",
     Wait => "wait",
@@ -278,6 +301,8 @@ impl Metrics {
             handoffs: Family::default(),
             handoffs_told: Counter::default(),
             lease_requests: Family::default(),
+            queued: Gauge::default(),
+            queue: Family::default(),
         };
         metrics.begin_at_zero();
         metrics.name_in(registry.sub_registry_with_prefix("tidegate_dp"));
@@ -309,6 +334,9 @@ impl Metrics {
             if action != LeaseAction::None {
                 drop(self.lease_requests.get_or_create(&labels));
             }
+        }
+        for &end in QueueEnd::ALL {
+            drop(self.queue.get_or_create(&QueueLabels { end }));
         }
         for &step in DecidedStep::ALL {
             for &by in DecidedBy::ALL {
@@ -382,6 +410,16 @@ impl Metrics {
             "handoffs_told",
             "Attempts that were told a note",
             self.handoffs_told.clone(),
+        );
+        registry.register(
+            "queued",
+            "Requests that wait in the queue of a connection",
+            self.queued.clone(),
+        );
+        registry.register(
+            "queue",
+            "What happened to requests at queues of connections with a limited pace",
+            self.queue.clone(),
         );
         registry.register(
             "connections",

@@ -25,7 +25,7 @@ use crate::upstream::{Pieces, Upstream};
 const MAX_ERROR_BYTES: usize = 256 * 1024;
 /// Time for an error's body once its head is here; what has come by then must do.
 const ERROR_BODY_TIME: Duration = Duration::from_secs(5);
-/// The time for one target of a combo is up.
+/// A limit of ours passed: the time for one target of a combo, or for one execution.
 const GIVEN_UP: Outcome = Outcome::Local(LocalFault::ExecutionExpired);
 /// What of an upstream's headers reaches the client.
 const HANDED_ON: [HeaderName; 6] = [
@@ -83,16 +83,30 @@ pub(crate) struct Clock {
     pub(crate) end: Option<Instant>,
     /// When another target is to be asked, unless the answer is ready.
     target_end: Option<Instant>,
+    /// When the upstream must have accepted the request (`sessions-and-streams.md` §3.2).
+    execution_end: Option<Instant>,
+}
+
+/// What of an attempt is waited for.
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    /// The headers of its answer.
+    Headers,
+    /// The first ready event of a stream.
+    Readiness,
+    /// The body of an answer that is no stream.
+    Body,
 }
 
 impl Clock {
-    /// For an attempt sent now.
-    pub(crate) fn start(deadlines: Deadlines) -> Self {
+    /// For an attempt sent now. `execution` is how long it may take until headers and, for a stream, readiness.
+    pub(crate) fn start(deadlines: Deadlines, execution: Option<Duration>) -> Self {
         let within = |limit: Option<Duration>| Instant::now().checked_add(limit?);
         Self {
             deadlines,
             end: within(deadlines.attempt),
             target_end: within(deadlines.target),
+            execution_end: within(execution),
         }
     }
 
@@ -107,21 +121,33 @@ impl Clock {
         [limit, self.end].into_iter().flatten().min()
     }
 
-    /// The same, or the moment when another target is to be asked.
-    fn by_or_target(&self, limit: Option<Duration>) -> Option<Instant> {
-        [self.by(limit), self.target_end]
+    /// The same, or the moment when a limit of ours passes that holds in this phase.
+    fn by_in(&self, phase: Phase, limit: Option<Duration>) -> Option<Instant> {
+        [self.by(limit), self.own_end(phase)]
             .into_iter()
             .flatten()
             .min()
+    }
+
+    /// When a limit of ours passes, of which nobody is to blame.
+    fn own_end(&self, phase: Phase) -> Option<Instant> {
+        match phase {
+            Phase::Headers => [self.target_end, self.execution_end]
+                .into_iter()
+                .flatten()
+                .min(),
+            Phase::Readiness => self.execution_end,
+            Phase::Body => self.target_end,
+        }
     }
 
     fn is_over(&self) -> bool {
         self.end.is_some_and(|end| end <= Instant::now())
     }
 
-    /// Another target is to be asked; a limit of ours, of which nobody is to blame.
-    fn gives_up(&self) -> bool {
-        !self.is_over() && self.target_end.is_some_and(|end| end <= Instant::now())
+    /// Such a limit has passed.
+    fn gives_up(&self, phase: Phase) -> bool {
+        !self.is_over() && self.own_end(phase).is_some_and(|end| end <= Instant::now())
     }
 
     /// What it means that a limit passed: the attempt's own end outweighs the smaller one.
@@ -145,13 +171,18 @@ pub(crate) async fn attempt(
     sees: impl FnOnce(&HeaderMap),
 ) -> Observed {
     let sending = upstream.send(request, clock.deadlines.connect);
-    let response = match within(clock.by_or_target(clock.deadlines.headers), sending).await {
+    let response = match within(
+        clock.by_in(Phase::Headers, clock.deadlines.headers),
+        sending,
+    )
+    .await
+    {
         Ok(Ok(response)) => response,
         Ok(Err(outcome)) => return Observed::Failed(outcome.into()),
         Err(Elapsed) if clock.is_over() => {
             return failed(Outcome::Stream(StreamFault::DeadlineExceeded));
         }
-        Err(Elapsed) if clock.gives_up() => return failed(GIVEN_UP),
+        Err(Elapsed) if clock.gives_up(Phase::Headers) => return failed(GIVEN_UP),
         Err(Elapsed) => return failed(Outcome::Transport(TransportFault::HeadersTimeout)),
     };
     sees(response.headers());
@@ -180,13 +211,14 @@ fn is_event_stream(headers: &HeaderMap) -> bool {
 async fn stream(response: Response<Incoming>, dialect: Dialect, clock: Clock) -> Observed {
     let (head, body) = response.into_parts();
     let mut stream = Box::new(EventStream::new(body, dialect));
-    let by = clock.by(clock.deadlines.readiness);
+    let by = clock.by_in(Phase::Readiness, clock.deadlines.readiness);
     match within(by, stream.until_ready()).await {
         Ok(Ok(())) => Observed::Stream(head.status, handed_on(&head.headers), stream),
         Ok(Err(fault)) => match stream.passage.take_error() {
             Some(body) => Observed::Failed(embedded(&head.headers, body)),
             None => failed(Outcome::Stream(fault)),
         },
+        Err(Elapsed) if clock.gives_up(Phase::Readiness) => failed(GIVEN_UP),
         Err(Elapsed) => failed(clock.passed(StreamFault::ReadinessTimeout)),
     }
 }
@@ -278,13 +310,13 @@ async fn whole(response: Response<Incoming>, clock: Clock, max_bytes: usize) -> 
 async fn read_whole(mut body: Incoming, clock: Clock, max_bytes: usize) -> Result<Bytes, Outcome> {
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
-    let mut by = clock.by_or_target(clock.idle());
+    let mut by = clock.by_in(Phase::Body, clock.idle());
     loop {
         let frame = match within(by, body.frame()).await {
             Ok(Some(Ok(frame))) => frame,
             Ok(Some(Err(_))) => return Err(Outcome::Stream(StreamFault::EarlyEof)),
             Ok(None) => break,
-            Err(Elapsed) if clock.gives_up() => return Err(GIVEN_UP),
+            Err(Elapsed) if clock.gives_up(Phase::Body) => return Err(GIVEN_UP),
             Err(Elapsed) => return Err(clock.passed(StreamFault::IdleTimeout)),
         };
         let Ok(data) = frame.into_data() else {
@@ -292,7 +324,7 @@ async fn read_whole(mut body: Incoming, clock: Clock, max_bytes: usize) -> Resul
         };
         // Blanks before the answer keep connections open; they are no progress.
         if data.iter().any(|byte| !byte.is_ascii_whitespace()) {
-            by = clock.by_or_target(clock.idle());
+            by = clock.by_in(Phase::Body, clock.idle());
         }
         if first
             .len()

@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 use crate::control_port::ControlPort;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
+use crate::queues::Queues;
 use crate::retries::Retries;
 use crate::server;
 use crate::upstream::Upstream;
@@ -58,6 +59,8 @@ pub(crate) struct Shared<C> {
     pub(crate) handoffs: Arc<Semaphore>,
     /// How much of what is in flight are retries.
     pub(crate) retries: Arc<Retries>,
+    /// Requests that wait until their connections may take them.
+    pub(crate) queues: Queues,
     /// Room for client connections.
     connections: Arc<Semaphore>,
     /// Room for connections to the process's own paths.
@@ -98,6 +101,7 @@ impl<C: ControlPort> Proxy<C> {
             waiting: Semaphore::new(limits.max_waiting.min(Semaphore::MAX_PERMITS)),
             handoffs: Arc::new(Semaphore::new(MAX_HANDOFFS)),
             retries: Arc::default(),
+            queues: Queues::new(metrics.queued.clone()),
             connections: Arc::new(Semaphore::new(
                 limits.max_connections.min(Semaphore::MAX_PERMITS),
             )),

@@ -1,6 +1,7 @@
 //! Everything a client can be told that no upstream said. Each has a status and a stable code.
 
 use http::StatusCode;
+use tidegate_core::admission::AdmissionError;
 use tidegate_core::lease::LeaseError;
 use tidegate_core::routing::Rejection;
 
@@ -50,6 +51,8 @@ pub(crate) enum Refusal {
         /// When it is worth coming back, in seconds.
         retry_after_secs: u64,
     },
+    #[error(transparent)]
+    NotAdmitted(#[from] AdmissionError),
     #[error("{}", .0.message)]
     Rejected(Box<Rejection>),
     /// By a rule of leases, in the words of the contract (`sessions-and-streams.md` §1.7).
@@ -80,6 +83,9 @@ impl Refusal {
             Self::NotConfigured | Self::WaitingFull { .. } | Self::ShuttingDown => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
+            Self::NotAdmitted(error) => {
+                StatusCode::from_u16(error.status()).unwrap_or(StatusCode::TOO_MANY_REQUESTS)
+            }
             Self::Rejected(rejection) => StatusCode::from_u16(rejection.status)
                 .ok()
                 .filter(|status| status.is_client_error() || status.is_server_error())
@@ -109,6 +115,7 @@ impl Refusal {
             Self::InvalidHeader(_) => "invalid_header",
             Self::NotConfigured => "configuration_unavailable",
             Self::WaitingFull { .. } => "wait_queue_full",
+            Self::NotAdmitted(error) => error.code(),
             Self::Rejected(rejection) => &rejection.code,
             Self::Lease(error) => error.code(),
             Self::ShuttingDown => "shutting_down",

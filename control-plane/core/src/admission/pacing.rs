@@ -6,9 +6,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::AttemptId;
+use crate::ids::{AttemptId, ConnectionId, ProviderId};
 use crate::permit::{self, Asker, MAX_PERMITS, Pool};
+use crate::state::codec::CodecError;
 use crate::time::Timestamp;
+
+/// Schema of a stored pace.
+pub const PACE_SCHEMA: u32 = 1;
 
 /// Levels are counted in parts of a request so that a ms of refill is whole: one part for each request a minute.
 const PARTS: u64 = 60_000;
@@ -56,7 +60,19 @@ pub enum Admitted {
     Full,
 }
 
+/// The name of a connection's pace within the shard of its provider, beside that of its permits.
+#[must_use]
+pub fn key_text(provider: &ProviderId, connection: &ConnectionId) -> String {
+    format!("{}/pace", permit::key_text(provider, connection))
+}
+
 impl PaceLimits {
+    /// Whether nothing is enforced.
+    #[must_use]
+    pub fn is_free(self) -> bool {
+        self == Self::default()
+    }
+
     /// The part that each of `planes` data planes may use while nobody counts for all of them: at least one request,
     /// so the parts may add up to more than the whole.
     #[must_use]
@@ -142,4 +158,32 @@ impl Bucket {
         let missing = PARTS.saturating_sub(self.level);
         self.at.plus_ms(missing.div_ceil(u64::from(limit.max(1))))
     }
+}
+
+/// A pace as it is stored.
+///
+/// # Errors
+/// [`CodecError::Payload`] when it cannot be encoded.
+pub fn encode(key: &str, pace: &Pace) -> Result<Vec<u8>, CodecError> {
+    serde_json::to_vec(pace).map_err(|source| CodecError::Payload {
+        key: key.to_owned(),
+        source,
+    })
+}
+
+/// Reads a stored pace back.
+///
+/// # Errors
+/// [`CodecError`] for a higher schema or a payload that does not decode.
+pub fn decode(key: &str, schema: u32, payload: &[u8]) -> Result<Pace, CodecError> {
+    if schema > PACE_SCHEMA {
+        return Err(CodecError::HigherSchema {
+            key: key.to_owned(),
+            schema,
+        });
+    }
+    serde_json::from_slice(payload).map_err(|source| CodecError::Payload {
+        key: key.to_owned(),
+        source,
+    })
 }

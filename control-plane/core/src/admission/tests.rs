@@ -1,7 +1,10 @@
 use proptest::prelude::*;
 use rstest::rstest;
+use serde_json::{Value, json};
 
+use crate::config::Document;
 use crate::ids::{AttemptId, PlaneIncarnation};
+use crate::settings::Overrides;
 
 use super::*;
 
@@ -10,6 +13,42 @@ fn queue() -> QueueName {
         provider: ProviderId::new("glm").unwrap(),
         connection: ConnectionId::new("c1").unwrap(),
     }
+}
+
+#[rstest]
+#[case::api_keys("apikey", json!({}), json!({}), true)]
+#[case::accounts("oauth", json!({}), json!({}), false)]
+#[case::local("local", json!({}), json!({}), false)]
+#[case::switched_off("apikey", json!({"autoEnableApiKeyProviders": false}), json!({}), false)]
+#[case::off_for_one("apikey", json!({}), json!({"rateLimitProtection": false}), false)]
+#[case::on_for_one("oauth", json!({}), json!({"rateLimitProtection": true}), true)]
+#[case::on_for_one_in_spite_of_all(
+    "local", json!({"autoEnableApiKeyProviders": false}), json!({"rateLimitProtection": true}), true
+)]
+fn only_protected_connections_have_a_queue(
+    #[case] class: &str,
+    #[case] settings: Value,
+    #[case] members: Value,
+    #[case] queued: bool,
+) {
+    let mut connection = json!({"id": "c1", "provider": "p"});
+    let more = members.as_object().unwrap().clone();
+    connection.as_object_mut().unwrap().extend(more);
+    let document: Document = serde_json::from_value(json!({
+        "providers": [{"id": "p", "protocol": "openai", "baseUrl": "https://x.example/v1", "class": class}],
+        "connections": [connection],
+        "settings": {"requestQueue": settings},
+    }))
+    .unwrap();
+    let config = Config::build(document, 1, &Overrides::default()).unwrap();
+    let found = terms(&config, &ConnectionId::new("c1").unwrap());
+    let defaults = Terms {
+        depth: 0,
+        execution_ms: 15_000,
+        pace: FREE,
+    };
+    assert_eq!(found, queued.then_some(defaults));
+    assert_eq!(terms(&config, &ConnectionId::new("c2").unwrap()), None);
 }
 
 fn at(ms: u64) -> Timestamp {

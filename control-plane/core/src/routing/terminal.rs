@@ -9,6 +9,7 @@
 //! | nothing was sent, nothing does, but an account runs all it may | 429 with Retry-After | `concurrency_cap` |
 //! | nothing was sent, nothing of this | 404 | `no_executable_targets` |
 //! | attempts failed | from their outcomes | `all_models_failed` or `quota_exhausted` |
+//! | nothing but executions that took too long | 504 | `RATE_LIMIT_EXECUTION_TIMEOUT` |
 //! | no target takes what the request holds | 400 | `capability_mismatch` |
 //! | no target's window is large enough | 404, `auto` 400 | `no_executable_targets`, `context_length_exceeded` |
 //! | too many attempts | 503 | `max_attempts_exceeded` |

@@ -29,19 +29,19 @@ pub(super) const MEMBERS: &[Member] = &[
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RequestQueueSettings {
-    /// Connections with an API key have a queue without being told to (no effect yet).
+    /// Connections with an API key have a queue without being told to.
     pub auto_enable_api_key_providers: bool,
-    /// Requests a minute to a connection, in the whole fleet. Unset = as many as come (no effect yet).
+    /// Requests a minute to a connection, in the whole fleet. Unset = as many as come.
     pub requests_per_minute: Option<u32>,
-    /// From one request to a connection to the next, in the whole fleet. Unset = none (no effect yet).
+    /// From one request to a connection to the next, in the whole fleet. Unset = none.
     pub min_time_between_requests_ms: Option<u64>,
-    /// Requests to a connection at once, in the whole fleet. Unset = as many as come (no effect yet).
+    /// Requests to a connection at once, in the whole fleet; above 4 096 as 4 096. Unset = as many as come.
     pub concurrent_requests: Option<u32>,
-    /// From when a request is sent until the upstream accepts it, neither waiting nor the body counted. Unset = as the
-    /// environment says, else the default (no effect yet).
+    /// From when a request is sent until the upstream accepts it with headers and, for a stream, its first ready event;
+    /// neither waiting nor the body counts. Unset = as `RATE_LIMIT_MAX_WAIT_MS` says, else 15 000.
     pub max_wait_ms: Option<u64>,
-    /// Requests that may wait for a connection, in each data plane; 0 = any number. Unset = as the environment says,
-    /// else 0 (no effect yet).
+    /// Requests that may wait for a connection, in each data plane; 0 = any number. Unset = as
+    /// `RATE_LIMIT_MAX_QUEUE_DEPTH` says, else 0.
     pub max_queue_depth: Option<u64>,
 }
 
@@ -69,11 +69,23 @@ impl RequestQueueSettings {
         }
     }
 
+    /// How long an execution may take, in ms.
+    #[must_use]
+    pub fn execution_ms(&self) -> u64 {
+        self.max_wait_ms.unwrap_or(DEFAULT_MAX_WAIT_MS)
+    }
+
+    /// How many requests may wait for a connection in each data plane; 0 = any number.
+    #[must_use]
+    pub fn depth(&self) -> u64 {
+        self.max_queue_depth.unwrap_or(0)
+    }
+
     /// Fills in what the environment decides, and what nobody said.
     pub(super) fn fill_in(&mut self, overrides: &Overrides) {
-        let wait_ms = self.max_wait_ms.or_else(|| overrides.max_wait_ms());
-        self.max_wait_ms = Some(wait_ms.unwrap_or(DEFAULT_MAX_WAIT_MS));
-        let depth = self.max_queue_depth.or_else(|| overrides.max_queue_depth());
-        self.max_queue_depth = Some(depth.unwrap_or(0));
+        self.max_wait_ms = self.max_wait_ms.or_else(|| overrides.max_wait_ms());
+        self.max_wait_ms = Some(self.execution_ms());
+        self.max_queue_depth = self.max_queue_depth.or_else(|| overrides.max_queue_depth());
+        self.max_queue_depth = Some(self.depth());
     }
 }

@@ -131,14 +131,14 @@ impl Routing {
     }
 }
 
-fn plane(number: u64) -> Result<PlaneIncarnation, Status> {
+pub(super) fn plane(number: u64) -> Result<PlaneIncarnation, Status> {
     if number == 0 {
         return Err(Refusal::InvalidRequest.status("plane must not be 0"));
     }
     Ok(PlaneIncarnation(number))
 }
 
-fn bounded(numbers: usize) -> Result<(), Status> {
+pub(super) fn bounded(numbers: usize) -> Result<(), Status> {
     if numbers > MAX_NUMBERS {
         return Err(Refusal::InvalidRequest.status("more than 65,536 numbers"));
     }
@@ -164,7 +164,7 @@ fn probes(
 }
 
 /// Permits of connections as a message tells them.
-fn held(messages: Vec<proto::HeldPermits>) -> Result<Held, Status> {
+pub(super) fn held(messages: Vec<proto::HeldPermits>) -> Result<Held, Status> {
     bounded(
         messages
             .iter()

@@ -8,6 +8,7 @@ use tidegate_proto::admin::v1::admin_service_server::AdminServiceServer;
 use tidegate_proto::config::v1::snapshot_service_server::SnapshotServiceServer;
 use tidegate_proto::lease::v1::lease_service_server::LeaseServiceServer;
 use tidegate_proto::report::v1::report_service_server::ReportServiceServer;
+use tidegate_proto::routing::v1::admission_service_server::AdmissionServiceServer;
 use tidegate_proto::routing::v1::handoff_service_server::HandoffServiceServer;
 use tidegate_proto::routing::v1::routing_service_server::RoutingServiceServer;
 use tokio_util::sync::CancellationToken;
@@ -21,6 +22,7 @@ use tonic_health::server::HealthReporter;
 use crate::admin::Admin;
 use crate::decide::Decider;
 use crate::handoff::Handoffs;
+use crate::lanes::Lanes;
 use crate::lease::Leases;
 use crate::plane::Tokens;
 use crate::record::Recorder;
@@ -28,6 +30,7 @@ use crate::telemetry::metrics::Metrics;
 use crate::watch::Watchers;
 
 use super::admin::AdminApi;
+use super::admission::AdmissionApi;
 use super::auth::Guard;
 use super::handoff::HandoffApi;
 use super::lease::LeaseApi;
@@ -65,6 +68,7 @@ pub(crate) struct Services {
     pub(crate) admin: Arc<Admin>,
     pub(crate) handoffs: Arc<Handoffs>,
     pub(crate) leases: Arc<Leases>,
+    pub(crate) lanes: Arc<Lanes>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) tasks: TaskTracker,
     pub(crate) drain: CancellationToken,
@@ -87,6 +91,7 @@ impl Offered {
                 "tidegate.routing.v1.RoutingService",
                 "tidegate.routing.v1.HandoffService",
                 "tidegate.lease.v1.LeaseService",
+                "tidegate.routing.v1.AdmissionService",
                 "tidegate.report.v1.ReportService",
                 "tidegate.config.v1.SnapshotService",
                 "tidegate.admin.v1.AdminService",
@@ -156,10 +161,17 @@ fn add_data_plane_services(routes: &mut RoutesBuilder, services: &Services, toke
         leases: Arc::clone(&services.leases),
     })
     .max_decoding_message_size(MAX_LEASE);
+    let admissions = AdmissionServiceServer::new(AdmissionApi {
+        lanes: Arc::clone(&services.lanes),
+        config: Arc::clone(&services.decider.config),
+        clock: Arc::clone(&services.decider.clock),
+    })
+    .max_decoding_message_size(MAX_REQUEST);
     routes
         .add_service(InterceptedService::new(routing, plane.clone()))
         .add_service(InterceptedService::new(handoffs, plane.clone()))
         .add_service(InterceptedService::new(leases, plane.clone()))
+        .add_service(InterceptedService::new(admissions, plane.clone()))
         .add_service(InterceptedService::new(reports, plane.clone()))
         .add_service(InterceptedService::new(snapshots, plane));
 }

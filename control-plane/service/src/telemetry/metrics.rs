@@ -95,6 +95,18 @@ labels! {
         Unheld = "unheld",
     }
 
+    /// What was answered about the pace of a connection; looks do not count.
+    pub(crate) enum AdmissionAnswer {
+        /// The request went.
+        Now = "now",
+        /// Too soon.
+        NotBefore = "not_before",
+        /// As many are under way as may.
+        Full = "full",
+        /// Nobody counts, the store being away.
+        Nobody = "nobody",
+    }
+
     /// What happened to the renewal of an access token.
     pub(crate) enum TokenRefresh {
         /// A token endpoint was asked.
@@ -152,6 +164,11 @@ struct PermitLabel {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct AdmissionLabel {
+    answer: AdmissionAnswer,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct DroppedLabel {
     reason: Dropped,
 }
@@ -176,6 +193,7 @@ pub(crate) struct Metrics {
     probes: Family<GrantLabel, Counter>,
     turns: Family<TurnLabel, Counter>,
     permits: Family<PermitLabel, Counter>,
+    admissions: Family<AdmissionLabel, Counter>,
     dropped: Family<DroppedLabel, Counter>,
     token_refreshes: Family<TokenLabel, Counter>,
     /// What is gathered for strategies.
@@ -225,6 +243,7 @@ impl Metrics {
             probes: Family::default(),
             turns: Family::default(),
             permits: Family::default(),
+            admissions: Family::default(),
             dropped: Family::default(),
             token_refreshes: Family::default(),
             fleet: FleetMetrics::default(),
@@ -282,6 +301,11 @@ impl Metrics {
             "permits",
             "Permits of connections asked for",
             self.permits.clone(),
+        );
+        registry.register(
+            "admissions",
+            "Requests to connections with a limited pace by what was answered",
+            self.admissions.clone(),
         );
         registry.register(
             "dropped",
@@ -391,6 +415,16 @@ impl Metrics {
         ] {
             self.permits.get_or_create(&PermitLabel { grant }).inc_by(0);
         }
+        for answer in [
+            AdmissionAnswer::Now,
+            AdmissionAnswer::NotBefore,
+            AdmissionAnswer::Full,
+            AdmissionAnswer::Nobody,
+        ] {
+            self.admissions
+                .get_or_create(&AdmissionLabel { answer })
+                .inc_by(0);
+        }
         for reason in [Dropped::HistoryQueueFull, Dropped::HistoryRefused] {
             self.dropped
                 .get_or_create(&DroppedLabel { reason })
@@ -458,6 +492,13 @@ impl Metrics {
     /// Counts what became of a wish for a permit.
     pub(crate) fn permit(&self, grant: PermitGrant) {
         self.permits.get_or_create(&PermitLabel { grant }).inc();
+    }
+
+    /// Counts what was answered about the pace of a connection.
+    pub(crate) fn admission(&self, answer: AdmissionAnswer) {
+        self.admissions
+            .get_or_create(&AdmissionLabel { answer })
+            .inc();
     }
 
     /// Counts what was dropped.

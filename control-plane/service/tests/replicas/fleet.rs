@@ -20,6 +20,7 @@ use tidegate_proto::config::v1::snapshot_service_client::SnapshotServiceClient;
 use tidegate_proto::report::v1 as report;
 use tidegate_proto::report::v1::report_service_client::ReportServiceClient;
 use tidegate_proto::routing::v1 as routing;
+use tidegate_proto::routing::v1::admission_service_client::AdmissionServiceClient;
 use tidegate_proto::routing::v1::routing_service_client::RoutingServiceClient;
 use tidegate_store::durable::DurableStore;
 use tidegate_store::fault::FaultyHotStore;
@@ -184,6 +185,10 @@ fn key() -> SealingKey {
 impl Replica {
     pub(crate) fn routing(&self) -> RoutingServiceClient<Channel> {
         RoutingServiceClient::new(self.channel.clone())
+    }
+
+    pub(crate) fn admission(&self) -> AdmissionServiceClient<Channel> {
+        AdmissionServiceClient::new(self.channel.clone())
     }
 
     pub(crate) fn admin(&self) -> AdminServiceClient<Channel> {

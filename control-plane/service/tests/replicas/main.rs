@@ -1,6 +1,8 @@
 //! Control planes over in-process connections, sharing a hot store in memory and a durable store in a file.
 
 #[cfg(test)]
+mod admission;
+#[cfg(test)]
 mod apply;
 #[cfg(test)]
 mod decide;

@@ -149,7 +149,7 @@ impl Drop for Deciding<'_> {
 }
 
 /// A permit that is waited for. Dropped before the wait has ended, it is given back, should it have been granted.
-pub(super) struct Awaited<'a> {
+pub(crate) struct Awaited<'a> {
     permits: &'a Permits,
     number: u64,
     /// `None` once the wait has ended.
@@ -157,7 +157,7 @@ pub(super) struct Awaited<'a> {
 }
 
 impl<'a> Awaited<'a> {
-    pub(super) fn new(permits: &'a Permits, number: u64, pool: PoolName) -> Self {
+    pub(crate) fn new(permits: &'a Permits, number: u64, pool: PoolName) -> Self {
         Self {
             permits,
             number,
@@ -166,14 +166,14 @@ impl<'a> Awaited<'a> {
     }
 
     /// It is granted.
-    pub(super) fn granted(mut self) {
+    pub(crate) fn granted(mut self) {
         if let Some(pool) = self.pool.take() {
             self.permits.hold(self.number, pool);
         }
     }
 
     /// It is not, and will not be.
-    pub(super) fn refused(mut self) {
+    pub(crate) fn refused(mut self) {
         self.pool = None;
     }
 }

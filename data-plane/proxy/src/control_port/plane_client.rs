@@ -8,8 +8,8 @@ use tidegate_core::outcome::AttemptOutcome;
 use tidegate_core::routing::relay::{HandoffName, Note, Terms};
 use tidegate_core::time::Timestamp;
 use tidegate_plane_client::{
-    Answer, Ask, LeaseAnswer, Leased, Observation, PermitWait, PermitWaited, PlaneClient, Snapshot,
-    Success, Usage,
+    Admission, AdmissionAsk, Answer, Ask, LeaseAnswer, Leased, Observation, PermitWait,
+    PermitWaited, PlaneClient, Snapshot, Success, Usage,
 };
 
 use super::ControlPort;
@@ -46,6 +46,10 @@ impl ControlPort for PlaneClient {
         connection: &ConnectionId,
     ) -> Result<Leased, LeaseError> {
         Self::fence(self, lease, key, connection).await
+    }
+
+    async fn admit(&self, ask: &AdmissionAsk) -> Admission {
+        Self::admit(self, ask).await
     }
 
     fn report(&self, report: AttemptOutcome, urgent: bool) {

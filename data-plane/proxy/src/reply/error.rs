@@ -24,6 +24,9 @@ pub(crate) struct ErrorContext<'a> {
     pub(crate) attempt_order: &'a [String],
 }
 
+/// `error.type` when the queue of a connection is full (`routing.md` §5.3).
+const QUEUE_TYPE: &str = "local_queue_capacity";
+
 /// The answer for a refused request.
 pub(crate) fn refuse(
     format: Format,
@@ -34,6 +37,7 @@ pub(crate) fn refuse(
     let message = redact::message(&refusal.to_string());
     let openai_type = match refusal {
         Refusal::Rejected(rejection) if !rejection.error_type.is_empty() => &rejection.error_type,
+        Refusal::NotAdmitted(_) => QUEUE_TYPE,
         _ => openai_type(status),
     };
     let mut body = match (refusal, format) {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
+use tidegate_core::admission::{Admitted, Pace};
 use tidegate_core::catalogue::{Catalogue, ModelInfo};
 use tidegate_core::classify::{ClassifyContext, classify};
 use tidegate_core::config::{Config, Document};
@@ -25,8 +26,8 @@ use tidegate_core::telemetry::NoTelemetry;
 use tidegate_core::time::Timestamp;
 use tidegate_core::version::Version;
 use tidegate_plane_client::{
-    Answer, Ask, Credential, Deadlines, Dispatch, LeaseAnswer, Leased, Observation, PermitWait,
-    PermitWaited, Snapshot, Step, Success, Usage,
+    Admission, AdmissionAsk, Answer, Ask, Credential, Deadlines, Dispatch, LeaseAnswer, Leased,
+    Observation, PermitWait, PermitWaited, Running, Snapshot, Step, Success, Usage,
 };
 use tidegate_proxy::ControlPort;
 use tokio::sync::Notify;
@@ -42,6 +43,8 @@ pub(crate) struct FakeControl {
     /// Notes; `None` for one that is being made.
     handoffs: Mutex<BTreeMap<HandoffName, Option<(Note, ConnectionId)>>>,
     attempts: AtomicU64,
+    /// How fast requests go to connections.
+    paces: Arc<Mutex<BTreeMap<ConnectionId, Pace>>>,
     /// Decisions take for ever.
     pub(crate) silent: AtomicBool,
     /// Notes are looked for, for ever.
@@ -151,6 +154,7 @@ impl FakeControl {
             heard: Mutex::default(),
             handoffs: Mutex::default(),
             attempts: AtomicU64::new(0),
+            paces: Arc::default(),
             silent: AtomicBool::new(false),
             forgets_notes: AtomicBool::new(false),
             panics: AtomicBool::new(false),
@@ -377,6 +381,36 @@ impl ControlPort for FakeControl {
         self.heard.lock().awaited.push(attempt);
         self.freed.notified().await;
         PermitWaited::Granted
+    }
+
+    async fn admit(&self, ask: &AdmissionAsk) -> Admission {
+        let attempt = AttemptId {
+            plane: PlaneIncarnation(8),
+            number: self.attempts.fetch_add(1, Ordering::Relaxed),
+        };
+        let now = self.now();
+        let mut paces = self.paces.lock();
+        let pace = paces.entry(ask.connection.clone()).or_default();
+        let admitted = if ask.look {
+            pace.clone().admit(attempt, ask.limits, now)
+        } else {
+            pace.admit(attempt, ask.limits, now)
+        };
+        match admitted {
+            Admitted::Now if ask.look => Admission::Now(Running::uncounted()),
+            Admitted::Now => {
+                let (paces, connection) = (Arc::clone(&self.paces), ask.connection.clone());
+                Admission::Now(Running::until(move || {
+                    if let Some(pace) = paces.lock().get_mut(&connection) {
+                        pace.running().release(attempt);
+                    }
+                }))
+            }
+            Admitted::NotBefore(then) => {
+                Admission::NotBefore(Duration::from_millis(then.remaining_ms(now)))
+            }
+            Admitted::Full => Admission::Full,
+        }
     }
 
     fn report(&self, report: AttemptOutcome, urgent: bool) {

@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod admin;
 #[cfg(test)]
+mod admission;
 mod bad_input;
 #[cfg(test)]
 mod bench;

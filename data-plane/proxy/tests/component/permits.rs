@@ -1,11 +1,12 @@
 //! A permit ends with the body of its attempt, however that ends, and once.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use http_body_util::BodyExt as _;
 use serde_json::json;
 use tidegate_core::ids::AttemptId;
-use tidegate_fake_upstream::{Mode, Selector};
+use tidegate_fake_upstream::{Gate, Mode, Selector};
 
 use crate::bench::{Bench, LIMIT, Options, chat};
 
@@ -42,7 +43,7 @@ async fn a_whole_answer_gives_it_back() {
 #[tokio::test]
 async fn a_stream_holds_it_to_its_end() {
     let bench = Bench::start().await;
-    let gap = std::time::Duration::from_millis(20);
+    let gap = Duration::from_millis(20);
     bench.one.set_default(Mode::SlowDrip { gap });
     let response = bench.client.open_post(CHAT, &chat("duo", true)).await;
     let mut body = response.into_body();
@@ -148,4 +149,58 @@ async fn nobody_keeps_a_permit_while_the_list_waits_to_be_repeated() {
     assert_eq!(reply.status, 200);
     assert_eq!(replaced(&bench), [None, Some(1), Some(2), None]);
     until_released(&bench, &[1, 2, 4]).await;
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_gives_it_back_when_it_is_let_go() {
+    let bench = Bench::start_with(Options {
+        limits: tidegate_proxy::Limits {
+            stall_time: Duration::from_millis(300),
+            ..Default::default()
+        },
+        ..Options::default()
+    })
+    .await;
+    bench.one.set_reply(tidegate_fake_upstream::Reply {
+        chunks: 4_000,
+        chunk_bytes: 8_192,
+        ..Default::default()
+    });
+    let response = bench.client.open_post(CHAT, &chat("one/m", true)).await;
+    until_released(&bench, &[1]).await;
+    drop(response);
+    assert_eq!(released(&bench), [1]);
+}
+
+#[tokio::test]
+async fn a_panic_gives_it_back() {
+    let bench = Bench::start().await;
+    let gate = Gate::new();
+    bench.one.set_default(Mode::AtGate {
+        gate: gate.clone(),
+        then: Box::new(Mode::status(503)),
+    });
+    let body = chat("duo", false);
+    let panics = async {
+        assert!(bench.one.log().wait_for(&Selector::any(), 1, LIMIT).await);
+        bench.control.panics.store(true, Ordering::Relaxed);
+        gate.open();
+    };
+    let (reply, ()) = tokio::join!(bench.client.post(CHAT, &body), panics);
+    assert_eq!(reply.status, 500);
+    until_released(&bench, &[1]).await;
+}
+
+#[tokio::test]
+async fn the_end_of_a_drain_gives_it_back() {
+    let bench = Bench::start().await;
+    bench.one.set_default(Mode::Stall { events: 3 });
+    let response = bench.client.open_post(CHAT, &chat("one/m", true)).await;
+    let mut body = response.into_body();
+    assert!(body.frame().await.unwrap().unwrap().is_data());
+    tokio::join!(bench.proxy.drain(Duration::from_millis(50)), async {
+        // Its last words are read, whatever they are.
+        _ = body.collect().await;
+    });
+    until_released(&bench, &[1]).await;
 }

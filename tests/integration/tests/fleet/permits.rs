@@ -58,7 +58,16 @@ pub(crate) struct Sent(tokio::task::JoinHandle<Result<Answer>>);
 
 impl Sent {
     pub(crate) async fn answer(self) -> Result<Answer> {
-        tokio::time::timeout(LIMIT, self.0).await??
+        self.answer_within(LIMIT).await
+    }
+
+    pub(crate) async fn answer_within(self, limit: Duration) -> Result<Answer> {
+        tokio::time::timeout(limit, self.0).await??
+    }
+
+    /// The client goes away.
+    pub(crate) fn leave(self) {
+        self.0.abort();
     }
 }
 
@@ -78,7 +87,7 @@ pub(crate) async fn reaches(world: &World, count: u64) -> Result<()> {
 }
 
 /// A stream whose first piece has come.
-async fn stream(world: &World, plane: usize) -> Result<Incoming> {
+pub(crate) async fn stream(world: &World, plane: usize) -> Result<Incoming> {
     let addr = world.data_plane(plane)?;
     let body = serde_json::json!({
         "model": "only",

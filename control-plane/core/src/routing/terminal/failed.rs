@@ -1,5 +1,6 @@
 //! Final answers of requests whose attempts failed.
 
+use crate::admission;
 use crate::classify::{Classification, Reason};
 use crate::routing::emergency::before_emergency;
 use crate::routing::exclusion::Exclusions;
@@ -9,7 +10,7 @@ use crate::routing::wording::failures;
 use crate::routing::{Input, PriorAttempt, Rejection};
 
 use super::attempted;
-use super::status::{OutcomeKind, error_status, error_type, final_status, retry_after};
+use super::status::{OutcomeKind, error_status, error_type, final_status, is_expired, retry_after};
 
 /// Attempts were made and none succeeded. `attempts` are those of the last pass that had any.
 pub(in crate::routing) fn all_failed(
@@ -29,9 +30,15 @@ pub(in crate::routing) fn all_failed(
     } else {
         "all_models_failed"
     };
+    let expired = results(attempts).all(|result| is_expired(&result.classification));
+    let code = if expired {
+        admission::EXECUTION_TIMEOUT
+    } else {
+        terminal_reason
+    };
     Rejection {
         status,
-        code: terminal_reason.to_owned(),
+        code: code.to_owned(),
         error_type: error_type(status).to_owned(),
         message: failures(attempts),
         retry_after_secs: retry_after(input, attempts, status),

@@ -35,8 +35,7 @@ impl OutcomeKind {
         } = *classification;
         match status {
             502 if request_scoped => Self::Quality,
-            // Our own limit on an execution (`routing.md` §5.3, 2a).
-            504 if reason == Reason::Local => Self::Timeout,
+            _ if is_expired(classification) => Self::Timeout,
             401 | 403 => Self::Auth,
             429 => Self::RateLimit,
             408 | 499 => Self::Timeout,
@@ -56,6 +55,11 @@ impl OutcomeKind {
             Self::Model => "model",
         }
     }
+}
+
+/// Our own limit on an execution passed (`routing.md` §5.3, 2a). An upstream's 504 is an upstream's, whatever it says.
+pub(super) fn is_expired(classification: &Classification) -> bool {
+    classification.status == 504 && classification.reason == Reason::Local
 }
 
 /// The status of several outcomes: the last one's when all are of one kind, else 504 if any timed out, else

@@ -221,6 +221,27 @@ fn a_target_that_hangs_takes_its_time_limit_once_whatever_accounts_it_has() {
     assert_eq!(journey.attempts, ["p1/k1/m", "p2/k3/m"]);
 }
 
+/// Our own limit passed.
+fn expired() -> Reply {
+    Reply::Failure(Outcome::Local(LocalFault::ExecutionExpired))
+}
+
+/// An upstream says in our words that its own limit passed.
+fn own_504() -> Reply {
+    let body = r#"{"error": {"code": "RATE_LIMIT_EXECUTION_TIMEOUT"}}"#;
+    answer(504, body, None)
+}
+
+#[rstest]
+#[case::alone([expired(), expired(), expired()], "RATE_LIMIT_EXECUTION_TIMEOUT")]
+#[case::among_others([expired(), status(503), expired()], "all_models_failed")]
+#[case::an_upstreams_own([own_504(), own_504(), own_504()], "all_models_failed")]
+fn executions_that_expired_count_as_timeouts(#[case] ends: [Reply; 3], #[case] code: &str) {
+    let journey = three(json!({"maxRetries": 0})).run(|_, before| ends[before].clone());
+    let rejection = journey.rejection.unwrap();
+    assert_eq!((rejection.status, rejection.code.as_str()), (504, code));
+}
+
 fn protected() -> World {
     let mut world = three(json!({"maxRetries": 1})).without_cooling();
     world.change_targets(|targets| targets[0].fallback_only_on_quota_exhaustion = true);

@@ -47,6 +47,7 @@ pub(super) fn document(connections: &[&str]) -> Result<Document, NameError> {
             credential: None,
             disable_cooling: false,
             max_concurrent: Some(2),
+            rate_limit_protection: Some(false),
             per_model_quota: Some(false),
             models: Vec::new(),
             refresh_token: None,

@@ -1,0 +1,148 @@
+//! Between decision and dispatch: the queue of the connection, where its pace is limited (decision 45).
+//!
+//! **Order of grants.** A permit and a probe come with the decision, a place among the requests that may be under way at
+//! once comes last, right before the attempt is sent. Nobody holds one while waiting for another: a request that must
+//! wait gives its permit and its probe back, waits until it would be admitted, and is then decided on anew, first of all
+//! for the same connection. So what was decided before a long wait is never what is sent after it. It keeps its place in
+//! the queue until it is gone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_core::admission::{QueueName, Terms};
+use tidegate_core::ids::AttemptId;
+use tidegate_plane_client::{Admission, AdmissionAsk, Dispatch, PermitWaits, Running};
+use tokio::time::timeout;
+
+use super::Drive;
+use crate::control_port::ControlPort;
+use crate::metrics::{QueueEnd, QueueLabels};
+use crate::queues::{Place, Queue};
+use crate::refusal::Refusal;
+
+/// Longest time until the first one asks again, so that limits that change act on those that wait.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// From this on the pauses between two questions of the first one grow, while as many are under way as may.
+const FIRST_PAUSE: Duration = Duration::from_millis(25);
+/// To this.
+const LAST_PAUSE: Duration = Duration::from_millis(200);
+/// Until the next decision when nobody answers; it finds out who is gone.
+const UNKNOWN_PAUSE: Duration = Duration::from_millis(50);
+/// So far apart, in ms, the first ones of several data planes come back that were told the same moment.
+const SPREAD_MS: u64 = 10;
+
+/// What becomes of a dispatch.
+pub(super) enum Gone {
+    /// It is sent.
+    Sent(Running),
+    /// It had to wait, and is to be decided on anew with this attempt.
+    Anew(AttemptId),
+}
+
+impl<C: ControlPort> Drive<C> {
+    /// Lets a dispatch through the queue of its connection.
+    pub(super) async fn pass_queue(
+        &mut self,
+        dispatch: &Dispatch,
+        terms: Option<Terms>,
+    ) -> Result<Gone, Refusal> {
+        let Some(terms) = terms.filter(|terms| !terms.pace.is_free()) else {
+            self.place = None;
+            return Ok(Gone::Sent(Running::uncounted()));
+        };
+        let attempt = &dispatch.attempt;
+        let queue = self.shared.queues.of(&QueueName {
+            provider: attempt.provider.clone(),
+            connection: attempt.connection.clone(),
+        });
+        let ask = AdmissionAsk {
+            provider: attempt.provider.clone(),
+            connection: attempt.connection.clone(),
+            limits: terms.pace,
+            look: false,
+        };
+        let place = self
+            .place
+            .take()
+            .filter(|place| Arc::ptr_eq(place.queue(), &queue));
+        let place = if let Some(place) = place {
+            // It is the first one: it waited until it was.
+            if let Some(running) = self.goes(&queue, &ask).await {
+                return Ok(Gone::Sent(running));
+            }
+            place
+        } else {
+            let _turn = queue.turn().await;
+            if !queue.is_used()
+                && let Some(running) = self.goes(&queue, &ask).await
+            {
+                return Ok(Gone::Sent(running));
+            }
+            let entered = queue.enter(terms.depth);
+            let end = entered
+                .as_ref()
+                .map_or(QueueEnd::Refused, |_| QueueEnd::Waited);
+            let labels = QueueLabels { end };
+            self.shared.metrics.queue.get_or_create(&labels).inc();
+            if let (Err(_), Some(life)) = (&entered, &mut self.life) {
+                life.gives_back(dispatch.permit);
+            }
+            entered?
+        };
+        let life = self.life.as_mut().ok_or(Refusal::Internal)?;
+        life.gives_back(dispatch.permit);
+        self.wait_in(&place, ask).await;
+        self.place = Some(place);
+        self.waited = PermitWaits {
+            granted: Some(dispatch.attempt.connection.clone()),
+            in_vain: Vec::new(),
+        };
+        Ok(Gone::Anew(self.shared.control.next_attempt()))
+    }
+
+    /// Asks whether the request may go now.
+    async fn goes(&self, queue: &Arc<Queue>, ask: &AdmissionAsk) -> Option<Running> {
+        match self.shared.control.admit(ask).await {
+            Admission::Now(running) => {
+                let labels = QueueLabels {
+                    end: QueueEnd::Went,
+                };
+                self.shared.metrics.queue.get_or_create(&labels).inc();
+                let queue = Arc::clone(queue);
+                Some(running.and_then(move || queue.frees()))
+            }
+            Admission::NotBefore(_) | Admission::Full | Admission::Unknown => None,
+        }
+    }
+
+    /// Waits until the request is the first one and would be admitted, or nobody can tell.
+    async fn wait_in(&self, place: &Place, ask: AdmissionAsk) {
+        place.first().await;
+        let look = AdmissionAsk { look: true, ..ask };
+        let mut pause = FIRST_PAUSE;
+        loop {
+            // Before the question, so that an end that comes with its answer is not missed.
+            let freed = place.queue().freed();
+            match self.shared.control.admit(&look).await {
+                Admission::Now(_) => return,
+                Admission::NotBefore(wait) => {
+                    let spread = Duration::from_millis(rand::random_range(0..SPREAD_MS));
+                    let wait = wait.min(LONGEST_PAUSE).saturating_add(spread);
+                    tokio::time::sleep(wait).await;
+                }
+                Admission::Full => {
+                    let came_free = timeout(pause, freed).await.is_ok();
+                    pause = if came_free {
+                        FIRST_PAUSE
+                    } else {
+                        pause.saturating_mul(2).min(LAST_PAUSE)
+                    };
+                }
+                Admission::Unknown => {
+                    tokio::time::sleep(UNKNOWN_PAUSE).await;
+                    return;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! The queue of a connection with a limited pace, and how long an execution may take.
+
+use std::time::Duration;
+
+use rstest::rstest;
+use serde_json::{Value, json};
+use tidegate_core::outcome::{LocalFault, Outcome};
+use tidegate_fake_upstream::{Gate, Mode, Selector};
+
+use crate::bench::{Bench, LIMIT, Options, chat};
+
+const CHAT: &str = "/v1/chat/completions";
+const EXPIRED: Outcome = Outcome::Local(LocalFault::ExecutionExpired);
+
+async fn with(queue: Value) -> Bench {
+    Bench::start_with(Options {
+        settings: json!({"requestQueue": queue}),
+        ..Options::default()
+    })
+    .await
+}
+
+fn at(gate: &Gate) -> Mode {
+    Mode::AtGate {
+        gate: gate.clone(),
+        then: Box::new(Mode::Ok),
+    }
+}
+
+async fn reaches(bench: &Bench, count: u64) {
+    let log = bench.one.log();
+    assert!(log.wait_for(&Selector::any(), count, LIMIT).await);
+}
+
+#[rstest]
+#[case::no_headers(Mode::Hang, false)]
+#[case::no_headers_of_a_stream(Mode::Hang, true)]
+#[case::no_event(Mode::Stall { events: 0 }, true)]
+#[case::never_ready(Mode::HeartbeatOnly { every: Duration::from_millis(20) }, true)]
+#[tokio::test]
+async fn an_execution_that_takes_too_long_goes_on_to_the_next_target(
+    #[case] mode: Mode,
+    #[case] stream: bool,
+) {
+    let bench = with(json!({"maxWaitMs": 200})).await;
+    bench.one.set_default(mode);
+    let reply = bench.client.post(CHAT, &chat("duo", stream)).await;
+    assert_eq!(reply.status, 200, "{reply:?}");
+    assert_eq!(reply.header("x-omniroute-provider"), Some("two"));
+    assert_eq!(bench.control.outcomes(), [EXPIRED, Outcome::Success]);
+    assert_eq!(bench.one.log().count(&Selector::any()), 1, "no retry");
+}
+
+#[rstest]
+#[case::an_answer(false)]
+#[case::a_stream(true)]
+#[tokio::test]
+async fn the_body_never_counts(#[case] stream: bool) {
+    let bench = with(json!({"maxWaitMs": 300})).await;
+    // Longer than the limit in all, the beginning at once.
+    bench.one.set_default(Mode::SlowDrip {
+        gap: Duration::from_millis(150),
+    });
+    let reply = bench.client.post(CHAT, &chat("one/m", stream)).await;
+    assert_eq!(reply.status, 200, "{reply:?}");
+    bench
+        .until("the report", |bench| {
+            bench.control.outcomes() == [Outcome::Success]
+        })
+        .await;
+}
+
+#[rstest]
+#[case::vector_sessions_35_an_answer(false)]
+#[case::vector_sessions_35_a_stream(true)]
+#[tokio::test]
+async fn an_execution_that_takes_too_long_is_nobodys_fault(#[case] stream: bool) {
+    let bench = with(json!({"maxWaitMs": 200})).await;
+    bench.one.set_default(Mode::Hang);
+    for _ in 0..20 {
+        let reply = bench.client.post(CHAT, &chat("one/m", stream)).await;
+        assert_eq!(reply.status, 504, "{reply:?}");
+        assert_eq!(
+            reply.json()["error"]["code"],
+            "RATE_LIMIT_EXECUTION_TIMEOUT"
+        );
+        assert_eq!(reply.header("retry-after"), None);
+    }
+    // More failures than any threshold, and the account is still asked.
+    assert_eq!(bench.one.log().count(&Selector::any()), 20);
+    bench.one.set_default(Mode::Ok);
+    let reply = bench.client.post(CHAT, &chat("one/m", stream)).await;
+    assert_eq!(reply.status, 200, "{reply:?}");
+}
+
+#[tokio::test]
+async fn vector_sessions_36_an_upstreams_own_words_are_a_failure_of_the_upstream() {
+    let bench = with(json!({})).await;
+    let body = json!({"error": {"code": "RATE_LIMIT_EXECUTION_TIMEOUT", "message": "late"}});
+    bench
+        .one
+        .set_default(Mode::status_with_body(504, body.to_string()));
+    let reply = bench.client.post(CHAT, &chat("one/m", false)).await;
+    assert_eq!(reply.status, 504);
+    assert_ne!(
+        reply.json()["error"]["code"],
+        "RATE_LIMIT_EXECUTION_TIMEOUT"
+    );
+    let outcomes = bench.control.outcomes();
+    assert!(
+        matches!(outcomes.as_slice(), [Outcome::Response(error)] if error.status == 504),
+        "{outcomes:?}"
+    );
+    // It cools the account, as any 504 does.
+    let reply = bench.client.post(CHAT, &chat("one/m", false)).await;
+    assert_eq!(reply.status, 503, "{reply:?}");
+    assert_eq!(bench.one.log().count(&Selector::any()), 1);
+}
+
+#[tokio::test]
+async fn vector_sessions_34_whoever_finds_the_queue_full_is_told_at_once() {
+    let bench = with(json!({"concurrentRequests": 1, "maxQueueDepth": 1})).await;
+    let gate = Gate::new();
+    bench.one.set_default(at(&gate));
+    let body = chat("duo", false);
+    let queued = "tidegate_dp_queued";
+    let serve = async {
+        reaches(&bench, 1).await;
+        // What runs does not count.
+        let second = bench.client.post(CHAT, &body);
+        let check = async {
+            while (bench.metric(queued).await - 1.0).abs() > 0.5 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            let third = bench.client.post(CHAT, &body).await;
+            assert_eq!(third.status, 429, "{third:?}");
+            let error = &third.json()["error"];
+            assert_eq!(error["code"], "RATE_LIMIT_QUEUE_FULL");
+            assert_eq!(error["type"], "local_queue_capacity");
+            assert_eq!(third.header("retry-after"), None);
+            // No upstream was called, not even the next target's, and nothing is said of anybody.
+            assert_eq!(bench.one.log().count(&Selector::any()), 1);
+            assert_eq!(bench.two.log().count(&Selector::any()), 0);
+            assert!(bench.control.outcomes().is_empty());
+            gate.open();
+        };
+        tokio::join!(second, check).0
+    };
+    let (first, second) = tokio::join!(bench.client.post(CHAT, &body), serve);
+    assert_eq!((first.status, second.status), (200, 200));
+    assert_eq!(bench.one.log().most_at_once(&Selector::any()), 1);
+    assert!(bench.metric(queued).await.abs() < 0.5);
+    for (end, count) in [("waited", 1.0), ("refused", 1.0), ("went", 2.0)] {
+        let name = format!("tidegate_dp_queue_total{{end=\"{end}\"}}");
+        assert!((bench.metric(&name).await - count).abs() < 0.5, "{end}");
+    }
+    // Four attempts were decided on: two were sent, and two gave their permits back unsent.
+    let heard = bench.control.heard();
+    assert_eq!(heard.released.len(), 4, "{:?}", heard.released);
+}
+
+#[tokio::test]
+async fn whoever_leaves_the_queue_is_gone_from_it() {
+    let bench = with(json!({"concurrentRequests": 1, "maxQueueDepth": 1})).await;
+    let gate = Gate::new();
+    bench.one.set_default(at(&gate));
+    let body = chat("one/m", false);
+    let serve = async {
+        reaches(&bench, 1).await;
+        for _ in 0..3 {
+            let waits = async {
+                while (bench.metric("tidegate_dp_queued").await - 1.0).abs() > 0.5 {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            };
+            tokio::select! {
+                reply = bench.client.post(CHAT, &body) => panic!("{reply:?}"),
+                () = waits => {}
+            }
+            while bench.metric("tidegate_dp_queued").await > 0.5 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+        gate.open();
+    };
+    let (first, ()) = tokio::join!(bench.client.post(CHAT, &body), serve);
+    assert_eq!(first.status, 200);
+    assert_eq!(bench.one.log().count(&Selector::any()), 1);
+}
+
+#[tokio::test]
+async fn those_that_wait_go_in_the_order_in_which_they_came() {
+    let bench = with(json!({"concurrentRequests": 1})).await;
+    let gate = Gate::new();
+    bench.one.set_default(at(&gate));
+    let numbered = |number: u64| {
+        let mut body = chat("one/m", false);
+        body["user"] = json!(number.to_string());
+        body
+    };
+    let bodies: Vec<Value> = (0..6).map(numbered).collect();
+    let mut sent = futures::stream::FuturesUnordered::new();
+    sent.push(bench.client.post(CHAT, &bodies[0]));
+    let drive = async {
+        use futures::StreamExt as _;
+        let mut queued = 0.0;
+        let mut rest = bodies.iter().skip(1);
+        loop {
+            tokio::select! {
+                Some(reply) = sent.next() => {
+                    assert_eq!(reply.status, 200);
+                    if sent.is_empty() {
+                        return;
+                    }
+                }
+                () = tokio::time::sleep(Duration::from_millis(5)) => {
+                    if (bench.metric("tidegate_dp_queued").await - queued).abs() > 0.5
+                        || bench.one.log().count(&Selector::any()) == 0
+                    {
+                        continue;
+                    }
+                    match rest.next() {
+                        Some(body) => {
+                            sent.push(bench.client.post(CHAT, body));
+                            queued += 1.0;
+                        }
+                        None => gate.open(),
+                    }
+                }
+            }
+        }
+    };
+    tokio::time::timeout(LIMIT, drive).await.unwrap();
+    let users: Vec<Value> = bench
+        .one
+        .log()
+        .requests(&Selector::any())
+        .iter()
+        .map(|request| request.json().unwrap()["user"].clone())
+        .collect();
+    assert_eq!(users, ["0", "1", "2", "3", "4", "5"]);
+    assert_eq!(bench.one.log().most_at_once(&Selector::any()), 1);
+}
+
+#[tokio::test]
+async fn requests_keep_a_distance() {
+    let bench = with(json!({"minTimeBetweenRequestsMs": 300})).await;
+    let body = chat("one/m", false);
+    let began = std::time::Instant::now();
+    let replies = futures::future::join_all((0..4).map(|_| bench.client.post(CHAT, &body))).await;
+    assert!(replies.iter().all(|reply| reply.status == 200));
+    assert!(began.elapsed() >= Duration::from_millis(900));
+}

@@ -16,6 +16,7 @@ mod classify;
 mod decide;
 mod load;
 mod outage;
+mod permits;
 mod process;
 mod proxy;
 mod routing;
@@ -41,12 +42,13 @@ const ROUND_TIME: Duration = Duration::from_secs(2);
 const SUMMARY: &str = "target/bench/summary.json";
 
 /// The parts, in their order.
-const PARTS: [&str; 6] = [
+const PARTS: [&str; 7] = [
     "classify",
     "transitions",
     "routing",
     "decide",
     "proxy",
+    "permits",
     "outage",
 ];
 
@@ -79,6 +81,9 @@ async fn main() -> Result<()> {
         }
         tokio::time::sleep(Duration::from_secs(5)).await;
         setting.memory("after", &mut summary)?;
+    }
+    if wanted("permits") {
+        permits::measure(&mut summary).await?;
     }
     if wanted("outage") {
         outage::measure(&mut summary).await?;

@@ -14,6 +14,7 @@
 
 mod classify;
 mod decide;
+mod leases;
 mod load;
 mod outage;
 mod permits;
@@ -42,13 +43,14 @@ const ROUND_TIME: Duration = Duration::from_secs(2);
 const SUMMARY: &str = "target/bench/summary.json";
 
 /// The parts, in their order.
-const PARTS: [&str; 7] = [
+const PARTS: [&str; 8] = [
     "classify",
     "transitions",
     "routing",
     "decide",
     "proxy",
     "permits",
+    "leases",
     "outage",
 ];
 
@@ -84,6 +86,9 @@ async fn main() -> Result<()> {
     }
     if wanted("permits") {
         permits::measure(&mut summary).await?;
+    }
+    if wanted("leases") {
+        leases::measure(&mut summary).await?;
     }
     if wanted("outage") {
         outage::measure(&mut summary).await?;

@@ -1,0 +1,421 @@
+//! Whether a history is one that leases allow (`sessions-and-streams.md` §1, decision 42, promise 4 of the architecture).
+//!
+//! Nobody outside sees the moment at which something is committed, only that it lies between a question and its answer.
+//! So of every lease two bounds are known. It *certainly* holds from an answer that grants or extends it until the
+//! earliest end that this answer allows, or until its release is asked for. It *possibly* holds until the latest end that
+//! any answer allows, or until an answer says that it is over. A question without an answer may or may not be carried out,
+//! also for some time after its asker gave up. A violation is what no choice between the bounds explains.
+//!
+//! The histories come from a fleet whose connections stay eligible, so a lease stays where it is.
+
+mod leases;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::history::{Answer, Arrival, Asked, Fault, History, LeaseName, Operation, Span};
+use leases::{Bounds, Leases};
+
+/// What the fleet was told, and what a busy machine is allowed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    /// `leases.horizonMs`: a data plane that hears late of a release goes on to what it was granted before.
+    pub(crate) horizon: Duration,
+    /// `leases.guardMs`.
+    pub(crate) guard: Duration,
+    /// `leases.drainMs`.
+    pub(crate) drain: Duration,
+    /// How late after its end, or after a data plane wakes, what runs may be cut.
+    pub(crate) cut_late: Duration,
+    /// How late the upstream may notice that somebody has gone.
+    pub(crate) noticed_late: Duration,
+    /// How long after its asker gave up a question may still be carried out: every call has a limit.
+    pub(crate) unheard_late: Duration,
+    /// How long after a fault of the authority a data plane may go on by what it was granted.
+    pub(crate) recovery: Duration,
+}
+
+/// What must not happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    /// Two leases certainly held one connection at the same time.
+    TwoHolders,
+    /// Requests of two leases were at one connection at the same time.
+    TwoSenders,
+    /// A request was at a connection that another lease certainly held.
+    BesideHolder,
+    /// A request arrived under a lease that nobody was granted, or before it was asked for, or after its last possible
+    /// expiry.
+    OutsideLease,
+    /// A request that was sent after its lease was certainly over arrived all the same.
+    SentAfterEnd,
+    /// A request went on beyond end and drain of its lease, and beyond every horizon granted before.
+    NotCut,
+    /// A later generation of an owner was lower.
+    GenerationFell,
+    /// A lease that was over held again.
+    Revived,
+    /// A lease that certainly held was denied.
+    Lost,
+    /// A lease was on two connections.
+    TwoConnections,
+    /// Two rows of a connection, or of an owner, held at the same time.
+    TwoRows,
+    /// A lease that was granted has no row.
+    NoRow,
+}
+
+/// One violation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Violation {
+    pub(crate) kind: Kind,
+    pub(crate) what: String,
+}
+
+/// All violations.
+pub(crate) fn check(history: &History, rules: &Rules) -> Vec<Violation> {
+    let mut checker = Checker {
+        history,
+        rules,
+        leases: Leases::of(history, rules.unheard_late),
+        found: Vec::new(),
+    };
+    checker.connections();
+    checker.rows();
+    checker.holders();
+    checker.generations();
+    checker.denials();
+    checker.arrivals();
+    checker.senders();
+    checker.found
+}
+
+struct Checker<'a> {
+    history: &'a History,
+    rules: &'a Rules,
+    leases: Leases,
+    found: Vec<Violation>,
+}
+
+impl Checker<'_> {
+    fn found(&mut self, kind: Kind, what: String) {
+        self.found.push(Violation { kind, what });
+    }
+
+    fn connections(&mut self) {
+        let several: Vec<String> = self
+            .leases
+            .all()
+            .filter(|(_, bounds)| bounds.connections.len() > 1)
+            .map(|(name, bounds)| format!("{name:?}: {:?}", bounds.connections))
+            .collect();
+        for what in several {
+            self.found(Kind::TwoConnections, what);
+        }
+    }
+
+    /// What the authority itself has on record.
+    fn rows(&mut self) {
+        let history = self.history;
+        let mut by_connection: BTreeMap<&str, Vec<(Span, LeaseName)>> = BTreeMap::new();
+        let mut by_owner: BTreeMap<u8, Vec<(Span, LeaseName)>> = BTreeMap::new();
+        for row in &history.rows {
+            let held = (row.held, row.lease);
+            by_connection.entry(&row.connection).or_default().push(held);
+            by_owner.entry(row.lease.owner).or_default().push(held);
+        }
+        for held in by_connection.into_values().chain(by_owner.into_values()) {
+            for what in overlaps(held) {
+                self.found(Kind::TwoRows, what);
+            }
+        }
+        let missing: Vec<LeaseName> = self
+            .leases
+            .all()
+            .map(|(name, _)| name)
+            .filter(|name| !history.rows.iter().any(|row| row.lease == *name))
+            .collect();
+        for name in missing {
+            self.found(Kind::NoRow, format!("{name:?}"));
+        }
+    }
+
+    fn holders(&mut self) {
+        let mut by_connection: BTreeMap<&str, Vec<(Span, LeaseName)>> = BTreeMap::new();
+        for (name, bounds) in self.leases.all() {
+            for connection in &bounds.connections {
+                let held = by_connection.entry(connection).or_default();
+                held.extend(bounds.certain.iter().map(|span| (*span, name)));
+            }
+        }
+        let several: Vec<String> = by_connection
+            .into_iter()
+            .flat_map(|(connection, held)| {
+                let several = overlaps(held).into_iter();
+                several.map(move |what| format!("{connection}: {what}"))
+            })
+            .collect();
+        for what in several {
+            self.found(Kind::TwoHolders, what);
+        }
+    }
+
+    fn generations(&mut self) {
+        let mut highest: BTreeMap<u8, Vec<(Duration, u64)>> = BTreeMap::new();
+        for operation in &self.history.operations {
+            if let (Asked::Acquire { .. }, Answer::Lease { generation }) =
+                (operation.asked, operation.answer)
+            {
+                let of_owner = highest.entry(operation.owner).or_default();
+                of_owner.push((operation.span.until, generation));
+            }
+        }
+        for operation in &self.history.operations {
+            let Some(generation) = shows_live(operation) else {
+                continue;
+            };
+            let before = highest.get(&operation.owner).into_iter().flatten();
+            let before = before
+                .filter(|(until, _)| *until <= operation.span.from)
+                .map(|(_, generation)| *generation)
+                .max();
+            if before.is_some_and(|before| before > generation) {
+                self.found(
+                    Kind::GenerationFell,
+                    format!("{before:?}, then {operation:?}"),
+                );
+            }
+            let name = LeaseName {
+                owner: operation.owner,
+                generation,
+            };
+            let over_by = self.leases.get(name).map(|bounds| bounds.over_by);
+            if over_by.is_some_and(|over_by| over_by <= operation.span.from) {
+                self.found(Kind::Revived, format!("over {over_by:?}: {operation:?}"));
+            }
+        }
+    }
+
+    /// What was granted holds, whatever dies.
+    fn denials(&mut self) {
+        for operation in &self.history.operations {
+            let denied: Vec<LeaseName> = match (operation.asked, operation.answer) {
+                (Asked::Acquire { .. }, Answer::Lease { generation }) => self
+                    .leases
+                    .of_owner(operation.owner)
+                    .filter(|name| name.generation < generation)
+                    .collect(),
+                (Asked::Acquire { .. }, Answer::Busy | Answer::Over) => {
+                    self.leases.of_owner(operation.owner).collect()
+                }
+                (
+                    Asked::Renew { generation, .. }
+                    | Asked::Release { generation }
+                    | Asked::Status { generation },
+                    Answer::Over | Answer::Busy,
+                ) => vec![LeaseName {
+                    owner: operation.owner,
+                    generation,
+                }],
+                (Asked::Send { generation, .. }, Answer::Over | Answer::Busy) => {
+                    if self.is_disturbed(operation) {
+                        continue;
+                    }
+                    vec![LeaseName {
+                        owner: operation.owner,
+                        generation,
+                    }]
+                }
+                _ => continue,
+            };
+            // A data plane starts nothing in the last part of a lease.
+            let last_part = match operation.asked {
+                Asked::Send { .. } => self.rules.guard,
+                _ => Duration::ZERO,
+            };
+            let held = Span::new(operation.span.from, operation.span.until + last_part);
+            let lost = denied.into_iter().find(|name| {
+                let bounds = self.leases.get(*name);
+                bounds.is_some_and(|bounds| bounds.holds_throughout(held))
+            });
+            if let Some(name) = lost {
+                self.found(Kind::Lost, format!("{name:?}: {operation:?}"));
+            }
+        }
+    }
+
+    fn arrivals(&mut self) {
+        let history = self.history;
+        for arrival in &history.arrivals {
+            let Some(bounds) = self.leases.get(arrival.lease).cloned() else {
+                self.found(
+                    Kind::OutsideLease,
+                    format!("nobody was granted: {arrival:?}"),
+                );
+                continue;
+            };
+            self.arrives_in_time(arrival, &bounds);
+            let drained = bounds.latest_expiry.saturating_add(self.rules.drain);
+            let promised = self.rules.drain.max(self.rules.horizon);
+            let end = drained.min(bounds.over_by.saturating_add(promised));
+            let allowed = end.saturating_add(self.rules.cut_late);
+            if arrival.span.until > allowed
+                && !self.excuses(arrival, Span::new(allowed, arrival.span.until))
+            {
+                self.found(
+                    Kind::NotCut,
+                    format!("over at {:?}: {arrival:?}", bounds.over_at()),
+                );
+            }
+            let beside = self.leases.all().find_map(|(name, other)| {
+                let held = (name != arrival.lease
+                    && other.connections.contains(&arrival.connection))
+                .then_some(&other.certain)?;
+                let both = held
+                    .iter()
+                    .filter_map(|held| held.and(self.certainly_there(arrival)));
+                both.map(|both| (name, both))
+                    .find(|(_, both)| !self.excuses(arrival, *both))
+            });
+            if let Some((name, both)) = beside {
+                self.found(
+                    Kind::BesideHolder,
+                    format!("{name:?} held during {both:?}: {arrival:?}"),
+                );
+            }
+        }
+    }
+
+    fn arrives_in_time(&mut self, arrival: &Arrival, bounds: &Bounds) {
+        let at = arrival.span.from;
+        let late = Span::new(bounds.latest_expiry, at);
+        if at < bounds.begun || (at > bounds.latest_expiry && !self.excuses(arrival, late)) {
+            self.found(
+                Kind::OutsideLease,
+                format!(
+                    "{:?} to {:?}: {arrival:?}",
+                    bounds.begun, bounds.latest_expiry
+                ),
+            );
+        }
+        let sent = self.history.operations.iter().find(|operation| {
+            matches!(operation.asked, Asked::Send { number, .. } if number == arrival.number)
+        });
+        if let Some(sent) = sent
+            && sent.span.from >= bounds.over_at()
+            && !self.is_disturbed(sent)
+        {
+            self.found(
+                Kind::SentAfterEnd,
+                format!("over at {:?}: {sent:?}, {arrival:?}", bounds.over_at()),
+            );
+        }
+    }
+
+    fn senders(&mut self) {
+        let history = self.history;
+        let mut by_connection: BTreeMap<&str, Vec<&Arrival>> = BTreeMap::new();
+        for arrival in &history.arrivals {
+            by_connection
+                .entry(&arrival.connection)
+                .or_default()
+                .push(arrival);
+        }
+        for arrivals in by_connection.values_mut() {
+            arrivals.sort_by_key(|arrival| arrival.span);
+            for (index, first) in arrivals.iter().enumerate() {
+                let there = self.certainly_there(first);
+                let beside = arrivals
+                    .iter()
+                    .skip(index.saturating_add(1))
+                    .take_while(|second| second.span.from < there.until)
+                    .filter(|second| second.lease != first.lease);
+                for second in beside {
+                    let Some(both) = there.and(self.certainly_there(second)) else {
+                        continue;
+                    };
+                    // The one whose lease is older should have gone.
+                    let older = self.older(first, second);
+                    if !self.excuses(older, both) {
+                        self.found(Kind::TwoSenders, format!("{first:?}, {second:?}"));
+                    }
+                }
+            }
+        }
+    }
+
+    fn older<'h>(&self, first: &'h Arrival, second: &'h Arrival) -> &'h Arrival {
+        let begun = |arrival: &Arrival| self.leases.get(arrival.lease).map(|bounds| bounds.begun);
+        if begun(second) < begun(first) {
+            second
+        } else {
+            first
+        }
+    }
+
+    /// When a request was at the upstream for sure: one that left had left some time before that was noticed.
+    fn certainly_there(&self, arrival: &Arrival) -> Span {
+        let late = if arrival.aborted {
+            self.rules.noticed_late
+        } else {
+            Duration::ZERO
+        };
+        let until = arrival.span.until.saturating_sub(late);
+        Span::new(arrival.span.from, until.max(arrival.span.from))
+    }
+
+    /// Only a stop of the data plane longer than the guard excuses, until it has woken and cut.
+    fn excuses(&self, arrival: &Arrival, wrong: Span) -> bool {
+        self.history.faults.iter().any(|(fault, span)| {
+            let long = span.until.saturating_sub(span.from) > self.rules.guard;
+            let woken = Span::new(span.from, span.until.saturating_add(self.rules.cut_late));
+            *fault
+                == Fault::Pause {
+                    plane: arrival.plane,
+                }
+                && long
+                && woken.contains(wrong)
+        })
+    }
+
+    /// Whether a data plane may have gone by what it was granted before, having no answer from the authority.
+    fn is_disturbed(&self, operation: &Operation) -> bool {
+        self.history.faults.iter().any(|(_, span)| {
+            let until = span.until.saturating_add(self.rules.recovery);
+            operation.span.from < until && span.from < operation.span.until
+        })
+    }
+}
+
+/// The generation that an answer shows to hold.
+fn shows_live(operation: &Operation) -> Option<u64> {
+    match (operation.asked, operation.answer) {
+        (
+            Asked::Acquire { .. } | Asked::Renew { .. } | Asked::Status { .. },
+            Answer::Lease { generation },
+        ) => Some(generation),
+        _ => None,
+    }
+}
+
+/// Those of different leases that overlap.
+fn overlaps(mut held: Vec<(Span, LeaseName)>) -> Vec<String> {
+    held.sort();
+    let mut found = Vec::new();
+    // The one that lasts longest of those before it, so that a short one between hides nothing.
+    let mut longest: Option<(Span, LeaseName)> = None;
+    for (span, name) in held {
+        if let Some((before, other)) = longest
+            && other != name
+            && span.and(before).is_some()
+        {
+            found.push(format!("{other:?} {before:?}, {name:?} {span:?}"));
+        }
+        if longest.is_none_or(|(before, _)| span.until > before.until) {
+            longest = Some((span, name));
+        }
+    }
+    found
+}

@@ -1,0 +1,189 @@
+//! What is known of each lease from outside.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::super::history::{Answer, Asked, History, LeaseName, NEVER, Operation, Span};
+
+/// When a lease held.
+#[derive(Clone, Debug)]
+pub(super) struct Bounds {
+    /// When it was first asked for, of those questions whose answer named it.
+    pub(super) begun: Duration,
+    /// When it certainly held: in order, none touches another.
+    pub(super) certain: Vec<Span>,
+    /// The last end that any answer allows, were it never released.
+    pub(super) latest_expiry: Duration,
+    /// An answer said by then that it was over.
+    pub(super) over_by: Duration,
+    /// Where it was seen.
+    pub(super) connections: BTreeSet<String>,
+}
+
+impl Bounds {
+    /// It certainly holds no longer.
+    pub(super) fn over_at(&self) -> Duration {
+        self.latest_expiry.min(self.over_by)
+    }
+
+    pub(super) fn holds_throughout(&self, span: Span) -> bool {
+        self.certain.iter().any(|certain| certain.contains(span))
+    }
+}
+
+/// All leases that somebody was told to have.
+#[derive(Debug)]
+pub(super) struct Leases(BTreeMap<LeaseName, Bounds>);
+
+impl Leases {
+    /// `unheard_late` after its asker has given up, a question is not carried out any more.
+    pub(super) fn of(history: &History, unheard_late: Duration) -> Self {
+        let mut by_owner: BTreeMap<u8, Vec<&Operation>> = BTreeMap::new();
+        for operation in &history.operations {
+            by_owner.entry(operation.owner).or_default().push(operation);
+        }
+        let mut leases = BTreeMap::new();
+        for (owner, operations) in &by_owner {
+            let granted: BTreeSet<u64> = operations
+                .iter()
+                .filter_map(|operation| match (operation.asked, &operation.answer) {
+                    (Asked::Acquire { .. }, Answer::Lease { generation }) => Some(*generation),
+                    _ => None,
+                })
+                .collect();
+            for generation in granted {
+                let name = LeaseName {
+                    owner: *owner,
+                    generation,
+                };
+                leases.insert(name, bounds(generation, operations, unheard_late));
+            }
+        }
+        let arrivals = history
+            .arrivals
+            .iter()
+            .map(|arrival| (arrival.lease, &arrival.connection));
+        let rows = history.rows.iter().map(|row| (row.lease, &row.connection));
+        for (name, connection) in arrivals.chain(rows) {
+            if let Some(bounds) = leases.get_mut(&name) {
+                bounds.connections.insert(connection.clone());
+            }
+        }
+        Self(leases)
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = (LeaseName, &Bounds)> {
+        self.0.iter().map(|(name, bounds)| (*name, bounds))
+    }
+
+    pub(super) fn get(&self, name: LeaseName) -> Option<&Bounds> {
+        self.0.get(&name)
+    }
+
+    pub(super) fn of_owner(&self, owner: u8) -> impl Iterator<Item = LeaseName> {
+        self.0
+            .keys()
+            .copied()
+            .filter(move |name| name.owner == owner)
+    }
+}
+
+/// What its owner's operations say of one generation.
+fn bounds(generation: u64, operations: &[&Operation], unheard_late: Duration) -> Bounds {
+    let mut bounds = Bounds {
+        begun: NEVER,
+        certain: Vec::new(),
+        latest_expiry: Duration::ZERO,
+        over_by: NEVER,
+        connections: BTreeSet::new(),
+    };
+    let mut release_asked = NEVER;
+    let mut extensions = Vec::new();
+    for operation in operations {
+        let Operation { span, answer, .. } = operation;
+        let mut extends = |ttl| extensions.push(Extension::of(operation, ttl, unheard_late));
+        match (operation.asked, answer) {
+            (Asked::Acquire { ttl }, Answer::Lease { generation: given }) => {
+                if *given == generation {
+                    bounds.begun = bounds.begun.min(span.from);
+                    extends(ttl);
+                } else if *given > generation {
+                    bounds.over_by = bounds.over_by.min(span.until);
+                }
+            }
+            (Asked::Acquire { ttl }, Answer::Unknown) => extends(ttl),
+            (
+                Asked::Renew {
+                    generation: named,
+                    ttl,
+                },
+                answer,
+            ) if named == generation => match answer {
+                Answer::Over => bounds.over_by = bounds.over_by.min(span.until),
+                _ => extends(ttl),
+            },
+            (Asked::Release { generation: named }, answer) if named == generation => {
+                release_asked = release_asked.min(span.from);
+                if matches!(answer, Answer::Lease { .. } | Answer::Over) {
+                    bounds.over_by = bounds.over_by.min(span.until);
+                }
+            }
+            (Asked::Status { generation: named }, Answer::Over) if named == generation => {
+                bounds.over_by = bounds.over_by.min(span.until);
+            }
+            _ => {}
+        }
+    }
+    extensions.sort_by_key(|extension| extension.from);
+    // A later one may also shorten; whatever happens of it, the end is not before the least of theirs.
+    let mut least_end = release_asked;
+    for extension in extensions.iter().rev() {
+        if extension.carried_out_by <= bounds.begun {
+            continue;
+        }
+        least_end = least_end.min(extension.from.saturating_add(extension.ttl));
+        let latest = extension.carried_out_by.saturating_add(extension.ttl);
+        bounds.latest_expiry = bounds.latest_expiry.max(latest);
+        if let Some(answered) = extension.answered
+            && answered < least_end
+        {
+            bounds.certain.push(Span::new(answered, least_end));
+        }
+    }
+    bounds.certain = merged(bounds.certain);
+    bounds
+}
+
+/// A question that makes the lease last from when it is carried out, if it is.
+struct Extension {
+    from: Duration,
+    carried_out_by: Duration,
+    /// It was carried out before that.
+    answered: Option<Duration>,
+    ttl: Duration,
+}
+
+impl Extension {
+    fn of(operation: &Operation, ttl: Duration, unheard_late: Duration) -> Self {
+        let Span { from, until } = operation.span;
+        let answered = matches!(operation.answer, Answer::Lease { .. }).then_some(until);
+        Self {
+            from,
+            carried_out_by: answered.unwrap_or_else(|| until.saturating_add(unheard_late)),
+            answered,
+            ttl,
+        }
+    }
+}
+
+fn merged(mut spans: Vec<Span>) -> Vec<Span> {
+    spans.sort();
+    let mut merged: Vec<Span> = Vec::new();
+    for span in spans {
+        match merged.last_mut() {
+            Some(last) if span.from <= last.until => last.until = last.until.max(span.until),
+            _ => merged.push(span),
+        }
+    }
+    merged
+}

@@ -1,0 +1,288 @@
+//! Hand-made histories: of each kind of violation one that has it, and its nearest neighbour that has not.
+
+use rstest::rstest;
+
+use super::super::history::Row;
+use super::*;
+
+const RULES: Rules = Rules {
+    horizon: ms(1_000),
+    guard: ms(500),
+    drain: ms(1_000),
+    cut_late: ms(300),
+    noticed_late: ms(50),
+    unheard_late: ms(2_000),
+    recovery: ms(400),
+};
+const TTL: u64 = 5_000;
+
+const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn span((from, until): (u64, u64)) -> Span {
+    Span::new(ms(from), ms(until))
+}
+
+/// A history in the making. Times are in ms; every lease lasts for [`TTL`].
+#[derive(Default)]
+struct Story(History);
+
+impl Story {
+    fn operation(mut self, owner: u8, asked: Asked, at: (u64, u64), answer: Answer) -> Self {
+        self.0.operations.push(Operation {
+            owner,
+            asked,
+            span: span(at),
+            answer,
+        });
+        self
+    }
+
+    fn acquire(self, owner: u8, at: (u64, u64), answer: Answer) -> Self {
+        self.operation(owner, Asked::Acquire { ttl: ms(TTL) }, at, answer)
+    }
+
+    /// Acquires; there is a row of it, which tells where but, at its very beginning, nothing of how long.
+    fn holds(self, (owner, generation): (u8, u64), at: (u64, u64), connection: &str) -> Self {
+        self.acquire(owner, at, Answer::Lease { generation }).row(
+            (owner, generation),
+            (at.1, at.1),
+            connection,
+        )
+    }
+
+    fn row(mut self, (owner, generation): (u8, u64), held: (u64, u64), connection: &str) -> Self {
+        self.0.rows.push(Row {
+            lease: LeaseName { owner, generation },
+            connection: connection.to_owned(),
+            held: span(held),
+        });
+        self
+    }
+
+    fn status(self, (owner, generation): (u8, u64), at: (u64, u64), answer: Answer) -> Self {
+        self.operation(owner, Asked::Status { generation }, at, answer)
+    }
+
+    fn renew(self, (owner, generation): (u8, u64), at: (u64, u64), answer: Answer) -> Self {
+        self.renew_for((owner, generation), TTL, at, answer)
+    }
+
+    fn renew_for(
+        self,
+        (owner, generation): (u8, u64),
+        ttl: u64,
+        at: (u64, u64),
+        answer: Answer,
+    ) -> Self {
+        let ttl = ms(ttl);
+        self.operation(owner, Asked::Renew { generation, ttl }, at, answer)
+    }
+
+    fn release(self, (owner, generation): (u8, u64), at: (u64, u64), answer: Answer) -> Self {
+        self.operation(owner, Asked::Release { generation }, at, answer)
+    }
+
+    fn send(
+        self,
+        (owner, generation): (u8, u64),
+        number: u64,
+        at: (u64, u64),
+        answer: Answer,
+    ) -> Self {
+        self.operation(owner, Asked::Send { generation, number }, at, answer)
+    }
+
+    fn arrives(
+        mut self,
+        (owner, generation): (u8, u64),
+        number: u64,
+        at: (u64, u64),
+        connection: &str,
+    ) -> Self {
+        self.0.arrivals.push(Arrival {
+            number,
+            lease: LeaseName { owner, generation },
+            connection: connection.to_owned(),
+            plane: 0,
+            span: span(at),
+            aborted: false,
+        });
+        self
+    }
+
+    /// The request that arrived last was left by its data plane.
+    fn aborted(mut self) -> Self {
+        if let Some(last) = self.0.arrivals.last_mut() {
+            last.aborted = true;
+        }
+        self
+    }
+
+    fn fault(mut self, fault: Fault, at: (u64, u64)) -> Self {
+        self.0.faults.push((fault, span(at)));
+        self
+    }
+
+    fn kinds(&self) -> Vec<Kind> {
+        check(&self.0, &RULES)
+            .into_iter()
+            .map(|violation| violation.kind)
+            .collect()
+    }
+}
+
+fn story() -> Story {
+    Story::default()
+}
+
+fn granted(generation: u64) -> Answer {
+    Answer::Lease { generation }
+}
+
+const A: (u8, u64) = (1, 1);
+const B: (u8, u64) = (2, 1);
+
+#[rstest]
+#[case::one_after_the_other(story()
+    .holds(A, (0, 10), "c").release(A, (100, 110), granted(1)).holds(B, (105, 120), "c"))]
+#[case::after_an_expiry(story().holds(A, (0, 10), "c").holds(B, (4_990, 5_005), "c"))]
+#[case::a_row_after_another(story().row(A, (0, 10), "c").row(B, (10, 20), "c"))]
+#[case::on_two_connections(story().holds(A, (0, 10), "c").holds(B, (0, 10), "d"))]
+#[case::a_release_without_an_answer(story()
+    .holds(A, (0, 10), "c").release(A, (100, 1_000), Answer::Unknown).holds(B, (105, 120), "c"))]
+#[case::shortened_by_a_renewal(story()
+    .holds(A, (0, 10), "c").renew_for(A, 1_000, (100, 110), granted(1)).holds(B, (1_100, 1_200), "c"))]
+#[case::shortened_by_a_renewal_that_nobody_heard_of(story()
+    .holds(A, (0, 10), "c").renew_for(A, 1_000, (100, 110), Answer::Unknown)
+    .holds(B, (1_090, 1_110), "c"))]
+#[case::a_request_drains(story()
+    .holds(A, (0, 10), "c").send(A, 1, (20, 1_000), Answer::Served).arrives(A, 1, (25, 990), "c")
+    .release(A, (100, 110), granted(1)).holds(B, (995, 1_005), "c"))]
+#[case::a_request_is_cut(story()
+    .holds(A, (0, 10), "c").send(A, 1, (20, 1_120), Answer::Cut)
+    .arrives(A, 1, (25, 1_120), "c").aborted().release(A, (100, 110), granted(1)))]
+#[case::noticed_a_little_late(story()
+    .holds(A, (0, 10), "c").arrives(A, 1, (25, 1_120), "c").aborted()
+    .release(A, (100, 110), granted(1)).holds(B, (1_080, 1_090), "c").arrives(B, 2, (1_095, 1_200), "c"))]
+#[case::a_pause_excuses(story()
+    .holds(A, (0, 10), "c").arrives(A, 1, (25, 9_100), "c").aborted()
+    .fault(Fault::Pause { plane: 0 }, (1_000, 9_000)).holds(B, (7_000, 7_010), "c"))]
+#[case::sent_on_waking(story()
+    .holds(A, (0, 10), "c").arrives(A, 1, (9_010, 9_100), "c").aborted()
+    .fault(Fault::Pause { plane: 0 }, (1_000, 9_000)).holds(B, (7_000, 7_010), "c")
+    .arrives(B, 2, (7_020, 9_200), "c"))]
+#[case::nobody_heard_of_the_renewal_that_made_it_last(story()
+    .holds(A, (0, 10), "c").renew(A, (4_000, 4_100), Answer::Unknown)
+    .status(A, (8_000, 8_010), granted(1)).arrives(A, 1, (8_000, 8_010), "c"))]
+#[case::an_old_one_is_denied(story()
+    .holds(A, (0, 10), "c").release(A, (100, 110), granted(1)).holds((1, 2), (200, 210), "c")
+    .release(A, (300, 310), granted(1)).renew(A, (400, 410), Answer::Over))]
+#[case::expired_and_denied(story()
+    .holds(A, (0, 10), "c").renew(A, (4_990, 5_001), Answer::Over)
+    .acquire(1, (5_100, 5_110), Answer::Busy))]
+#[case::denied_in_the_last_part(story()
+    .holds(A, (0, 10), "c").send(A, 1, (4_400, 4_600), Answer::Over))]
+#[case::denied_with_the_authority_away(story()
+    .holds(A, (0, 10), "c").fault(Fault::Restart, (100, 600)).send(A, 1, (900, 950), Answer::Over))]
+#[case::sent_by_a_grant_while_nobody_answered(story()
+    .holds(A, (0, 10), "c").release(A, (100, 110), granted(1)).fault(Fault::Restart, (120, 300))
+    .send(A, 1, (150, 400), Answer::Served).arrives(A, 1, (160, 390), "c"))]
+fn nothing_is_found_in(#[case] story: Story) {
+    assert_eq!(check(&story.0, &RULES), []);
+}
+
+#[rstest]
+#[case::two_hold(Kind::TwoHolders, story().holds(A, (0, 10), "c").holds(B, (4_000, 4_010), "c"))]
+#[case::two_hold_after_one_between(Kind::TwoHolders, story()
+    .holds(A, (0, 10), "c").renew(A, (4_000, 4_010), granted(1))
+    .holds(B, (20, 30), "d").release(B, (40, 50), granted(1)).holds((2, 2), (6_000, 6_010), "c"))]
+#[case::one_owner_twice(Kind::TwoHolders, story()
+    .holds(A, (0, 10), "c").holds((1, 2), (100, 110), "c"))]
+#[case::no_release_was_asked_for_yet(Kind::TwoHolders, story()
+    .holds(A, (0, 10), "c").release(A, (200, 210), granted(1)).holds(B, (105, 120), "c"))]
+#[case::two_send(Kind::TwoSenders, story()
+    .holds(A, (0, 10), "c").arrives(A, 1, (25, 500), "c").release(A, (100, 110), granted(1))
+    .holds(B, (480, 600), "c").arrives(B, 2, (490, 600), "c"))]
+#[case::a_short_pause_is_no_excuse(Kind::TwoSenders, story()
+    .holds(A, (0, 10), "c").arrives(A, 1, (25, 500), "c").release(A, (100, 110), granted(1))
+    .fault(Fault::Pause { plane: 0 }, (30, 520)).holds(B, (480, 600), "c").arrives(B, 2, (490, 600), "c"))]
+#[case::granted_with_a_request_in_flight(Kind::BesideHolder, story()
+    .holds(A, (0, 10), "c").arrives(A, 1, (25, 500), "c").release(A, (100, 110), granted(1))
+    .holds(B, (200, 210), "c"))]
+#[case::another_data_plane_paused(Kind::BesideHolder, story()
+    .holds(A, (0, 10), "c").arrives(A, 1, (25, 900), "c").release(A, (100, 110), granted(1))
+    .fault(Fault::Pause { plane: 1 }, (30, 800)).holds(B, (200, 210), "c"))]
+#[case::the_pause_was_over(Kind::BesideHolder, story()
+    .holds(A, (0, 10), "c").arrives(A, 1, (25, 2_000), "c").release(A, (1_500, 1_510), granted(1))
+    .fault(Fault::Pause { plane: 0 }, (30, 800)).holds(B, (1_600, 1_610), "c"))]
+#[case::an_owners_next_lease(Kind::BesideHolder, story()
+    .holds(A, (0, 10), "c").arrives(A, 1, (25, 500), "c").release(A, (100, 110), granted(1))
+    .holds((1, 2), (200, 210), "c"))]
+#[case::noticed_too_late(Kind::BesideHolder, story()
+    .holds(A, (0, 10), "c").arrives(A, 1, (25, 1_120), "c").aborted()
+    .release(A, (100, 110), granted(1)).holds(B, (1_040, 1_050), "c"))]
+#[case::nobody_was_granted(Kind::OutsideLease, story().arrives(A, 1, (25, 500), "c"))]
+#[case::before_it_was_asked_for(Kind::OutsideLease, story()
+    .holds(A, (50, 60), "c").arrives(A, 1, (25, 500), "c"))]
+#[case::after_its_expiry(Kind::OutsideLease, story()
+    .holds(A, (0, 10), "c").send(A, 1, (4_900, 5_100), Answer::Served).arrives(A, 1, (5_011, 5_100), "c"))]
+#[case::after_a_renewal_that_nobody_heard_of(Kind::OutsideLease, story()
+    .holds(A, (0, 10), "c").renew(A, (4_000, 4_100), Answer::Unknown).arrives(A, 1, (11_101, 11_200), "c"))]
+#[case::sent_after_its_release(Kind::SentAfterEnd, story()
+    .holds(A, (0, 10), "c").release(A, (100, 110), granted(1))
+    .send(A, 1, (110, 400), Answer::Served).arrives(A, 1, (160, 390), "c"))]
+#[case::sent_after_it_was_denied(Kind::SentAfterEnd, story()
+    .holds(A, (0, 10), "c").renew(A, (4_990, 5_001), Answer::Over)
+    .send(A, 1, (5_002, 5_009), Answer::Served).arrives(A, 1, (5_003, 5_008), "c"))]
+#[case::after_the_drain(Kind::NotCut, story()
+    .holds(A, (0, 10), "c").arrives(A, 1, (25, 1_411), "c").aborted().release(A, (100, 110), granted(1)))]
+#[case::after_an_expiry_and_the_drain(Kind::NotCut, story()
+    .holds(A, (0, 10), "c").arrives(A, 1, (25, 6_311), "c").aborted())]
+#[case::cut_late_after_a_pause(Kind::NotCut, story()
+    .holds(A, (0, 10), "c").arrives(A, 1, (25, 9_301), "c").aborted()
+    .fault(Fault::Pause { plane: 0 }, (1_000, 9_000)))]
+#[case::a_generation_fell(Kind::GenerationFell, story()
+    .holds((1, 2), (0, 10), "c").release((1, 2), (20, 30), granted(2)).holds(A, (100, 110), "c"))]
+#[case::an_old_generation_is_renewed(Kind::GenerationFell, story()
+    .holds((1, 2), (0, 10), "c").renew(A, (100, 110), granted(1)))]
+#[case::it_holds_again(Kind::Revived, story()
+    .holds(A, (0, 10), "c").release(A, (20, 30), granted(1)).acquire(1, (100, 110), granted(1)))]
+#[case::a_denied_one_is_renewed(Kind::Revived, story()
+    .holds(A, (0, 10), "c").renew(A, (4_990, 5_001), Answer::Over).renew(A, (5_002, 5_003), granted(1)))]
+#[case::a_renewal_is_denied(Kind::Lost, story()
+    .holds(A, (0, 10), "c").renew(A, (100, 110), Answer::Over))]
+#[case::a_status_is_denied(Kind::Lost, story()
+    .holds(A, (0, 10), "c").status(A, (4_980, 4_999), Answer::Over))]
+#[case::a_request_is_denied(Kind::Lost, story()
+    .holds(A, (0, 10), "c").send(A, 1, (4_000, 4_400), Answer::Over))]
+#[case::an_acquire_finds_all_taken(Kind::Lost, story()
+    .holds(A, (0, 10), "c").acquire(1, (100, 110), Answer::Busy))]
+#[case::an_acquire_gives_another(Kind::Lost, story()
+    .acquire(1, (0, 10), granted(1)).acquire(1, (100, 110), granted(2)))]
+#[case::it_moved(Kind::TwoConnections, story()
+    .holds(A, (0, 10), "c").row(A, (20, 20), "d"))]
+#[case::two_rows_of_a_connection(Kind::TwoRows, story()
+    .row(A, (0, 10), "c").row(B, (9, 20), "c"))]
+#[case::two_rows_of_an_owner(Kind::TwoRows, story()
+    .row(A, (0, 10), "c").row((1, 2), (9, 20), "d"))]
+#[case::no_row(Kind::NoRow, story().acquire(1, (0, 10), granted(1)))]
+#[case::it_sent_elsewhere(Kind::TwoConnections, story()
+    .holds(A, (0, 10), "c").arrives(A, 1, (20, 30), "d"))]
+fn a_violation_is_found(#[case] kind: Kind, #[case] story: Story) {
+    let found = story.kinds();
+    assert!(found.contains(&kind), "{found:?}");
+}
+
+/// What follows from a violation is allowed to be found too, but not without it.
+#[rstest]
+#[case(Kind::TwoHolders, story().holds(A, (0, 10), "c").holds(B, (4_000, 4_010), "c"))]
+#[case(Kind::NotCut, story()
+    .holds(A, (0, 10), "c").arrives(A, 1, (25, 1_411), "c").aborted().release(A, (100, 110), granted(1)))]
+#[case(Kind::BesideHolder, story()
+    .holds(A, (0, 10), "c").arrives(A, 1, (25, 500), "c").release(A, (100, 110), granted(1))
+    .holds(B, (200, 210), "c"))]
+fn only_one_is_found(#[case] kind: Kind, #[case] story: Story) {
+    assert_eq!(story.kinds(), [kind]);
+}

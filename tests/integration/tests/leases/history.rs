@@ -1,0 +1,190 @@
+//! What happened, as it was seen from outside: what owners asked and were answered, what reached the upstream, and what
+//! was done to the fleet meanwhile. All moments are of one clock, since the beginning of the run.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A moment that never comes.
+pub(crate) const NEVER: Duration = Duration::MAX;
+
+/// A lease as clients know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct LeaseName {
+    pub(crate) owner: u8,
+    pub(crate) generation: u64,
+}
+
+/// From one moment until another, which is not part of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Span {
+    pub(crate) from: Duration,
+    pub(crate) until: Duration,
+}
+
+impl Span {
+    pub(crate) fn new(from: Duration, until: Duration) -> Self {
+        Self { from, until }
+    }
+
+    /// What is in both; `None` when that is nothing.
+    pub(crate) fn and(self, other: Self) -> Option<Self> {
+        let both = Self::new(self.from.max(other.from), self.until.min(other.until));
+        (both.from < both.until).then_some(both)
+    }
+
+    pub(crate) fn contains(self, other: Self) -> bool {
+        self.from <= other.from && other.until <= self.until
+    }
+}
+
+/// What an owner asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Asked {
+    Acquire {
+        ttl: Duration,
+    },
+    Renew {
+        generation: u64,
+        ttl: Duration,
+    },
+    Release {
+        generation: u64,
+    },
+    Status {
+        generation: u64,
+    },
+    /// Inference through a data plane.
+    Send {
+        generation: u64,
+        number: u64,
+    },
+}
+
+impl Asked {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Acquire { .. } => "acquire",
+            Self::Renew { .. } => "renew",
+            Self::Release { .. } => "release",
+            Self::Status { .. } => "status",
+            Self::Send { .. } => "send",
+        }
+    }
+}
+
+/// What it was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Answer {
+    /// The lease stands; a release: it is given back.
+    Lease { generation: u64 },
+    /// The lease that was named is not the one of now.
+    Over,
+    /// Others have everything.
+    Busy,
+    /// A request was answered by the upstream, to the end.
+    Served,
+    /// A request was answered in part.
+    Cut,
+    /// No answer, or one that says that nobody knows: it may have happened, then or later.
+    Unknown,
+}
+
+impl Answer {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Lease { .. } => "granted",
+            Self::Over => "over",
+            Self::Busy => "busy",
+            Self::Served => "served",
+            Self::Cut => "cut",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// One question of an owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Operation {
+    pub(crate) owner: u8,
+    pub(crate) asked: Asked,
+    /// From just before it was sent until just after it was answered.
+    pub(crate) span: Span,
+    pub(crate) answer: Answer,
+}
+
+/// A request at the upstream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Arrival {
+    /// Of its [`Asked::Send`].
+    pub(crate) number: u64,
+    pub(crate) lease: LeaseName,
+    pub(crate) connection: String,
+    /// The data plane it came through.
+    pub(crate) plane: usize,
+    /// When it was there, until when.
+    pub(crate) span: Span,
+    /// Its end was noticed, not brought about, by the upstream.
+    pub(crate) aborted: bool,
+}
+
+/// A row of the table of leases, read when all was over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Row {
+    pub(crate) lease: LeaseName,
+    pub(crate) connection: String,
+    /// When it held, by the clock of the database, since the Unix epoch.
+    pub(crate) held: Span,
+}
+
+/// What was done to the fleet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Fault {
+    /// A data plane stood still.
+    Pause { plane: usize },
+    /// A control plane was killed; it was started again.
+    Kill { replica: usize },
+    /// The database ended all its processes at once and recovered.
+    Restart,
+}
+
+impl Fault {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Pause { .. } => "pause",
+            Self::Kill { .. } => "kill",
+            Self::Restart => "restart",
+        }
+    }
+}
+
+/// A run.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct History {
+    pub(crate) operations: Vec<Operation>,
+    pub(crate) arrivals: Vec<Arrival>,
+    pub(crate) rows: Vec<Row>,
+    pub(crate) faults: Vec<(Fault, Span)>,
+}
+
+impl History {
+    /// How often each kind of operation had each kind of answer, and what else happened.
+    pub(crate) fn counts(&self) -> BTreeMap<(&'static str, &'static str), u64> {
+        let mut counts = BTreeMap::new();
+        let mut count = |kind, answer| *counts.entry((kind, answer)).or_default() += 1;
+        for operation in &self.operations {
+            count(operation.asked.word(), operation.answer.word());
+        }
+        for arrival in &self.arrivals {
+            let end = if arrival.aborted {
+                "aborted"
+            } else {
+                "answered"
+            };
+            count("dispatch", end);
+        }
+        for (fault, _) in &self.faults {
+            count("fault", fault.word());
+        }
+        counts
+    }
+}

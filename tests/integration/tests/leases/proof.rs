@@ -1,0 +1,290 @@
+//! The proof: owners at random, a fleet that is hurt at random, and a history that is checked.
+//!
+//! `TIDEGATE_LEASES_SECONDS` makes it run for another time than a minute, `TIDEGATE_LEASES_SEED` with a seed of one's own.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::json;
+use tidegate_test_support::upstream::{Ending, Mode, Reply, Selector};
+use tidegate_test_support::{FleetOptions, eventually};
+use tokio_util::task::TaskTracker;
+
+use super::check::{Rules, check};
+use super::clients::{Marker, Owner, Record};
+use super::history::{Answer, Arrival, Asked, Fault, History, Span};
+use super::schedule::{Mischief, Mischiefs, Request};
+use super::stage::{Setup, Stage, ended};
+
+const SECONDS: u64 = 60;
+/// Twice as many as connections, so that there are always some who wait.
+const OWNERS: u8 = 6;
+const CONNECTIONS: usize = 3;
+const RULES: Rules = Rules {
+    horizon: Duration::from_millis(3_000),
+    guard: Duration::from_millis(800),
+    drain: Duration::from_millis(1_000),
+    cut_late: Duration::from_millis(700),
+    noticed_late: Duration::from_millis(300),
+    unheard_late: Duration::from_secs(5),
+    recovery: Duration::from_secs(4),
+};
+/// How long a process that was killed may take to serve again.
+const READY_LIMIT: Duration = Duration::from_secs(20);
+
+fn setup() -> Setup {
+    Setup {
+        connections: CONNECTIONS,
+        models: Request::ALL.map(Request::model).to_vec(),
+        // What the fleet is made to suffer is no reason to move.
+        connection: json!({"disableCooling": true}),
+        settings: json!({
+            "leases": {
+                "horizonMs": RULES.horizon.as_millis(),
+                "guardMs": RULES.guard.as_millis(),
+                "drainMs": RULES.drain.as_millis(),
+            },
+            "providerBreaker": {"apikey": {"failureThreshold": 1_000, "degradationThreshold": 999}},
+        }),
+        ..Setup::default()
+    }
+}
+
+fn number(name: &str) -> Result<Option<u64>> {
+    match std::env::var(name) {
+        Ok(text) => Ok(Some(text.parse().with_context(|| name.to_owned())?)),
+        Err(_) => Ok(None),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn random_histories_hold_what_leases_promise() -> Result<()> {
+    let seed = number("TIDEGATE_LEASES_SEED")?.unwrap_or_else(rand::random);
+    let time = Duration::from_secs(number("TIDEGATE_LEASES_SECONDS")?.unwrap_or(SECONDS));
+    say(&format!("seed {seed}, {time:?}"));
+    let (history, strange) = run(seed, time).await?;
+    let mut summary = String::new();
+    for ((kind, answer), count) in history.counts() {
+        writeln!(summary, "{kind} {answer}: {count}")?;
+    }
+    for (what, count) in &strange {
+        writeln!(summary, "unexpected: {what}: {count}")?;
+    }
+    say(&summary);
+    let violations = check(&history, &RULES);
+    for violation in violations.iter().take(20) {
+        say(&format!("{violation:?}"));
+    }
+    ensure!(
+        violations.is_empty(),
+        "seed {seed}: {} violations, the first: {:?}",
+        violations.len(),
+        violations.first()
+    );
+    ensure!(strange.is_empty(), "seed {seed}: {strange:?}");
+    is_enough(&history, time).with_context(|| format!("seed {seed}"))
+}
+
+/// A run in which too little happened proves nothing.
+fn is_enough(history: &History, time: Duration) -> Result<()> {
+    let counts = history.counts();
+    let minutes = time.as_secs_f64() / 60.0;
+    for (kind, answer, a_minute) in [
+        ("acquire", "granted", 60.0),
+        ("acquire", "busy", 20.0),
+        ("renew", "granted", 40.0),
+        ("renew", "over", 2.0),
+        ("release", "granted", 15.0),
+        ("status", "granted", 15.0),
+        ("send", "served", 100.0),
+        ("send", "over", 5.0),
+        ("send", "cut", 2.0),
+        ("dispatch", "answered", 100.0),
+        ("dispatch", "aborted", 2.0),
+        ("fault", "pause", 4.0),
+        ("fault", "kill", 2.0),
+        ("fault", "restart", 2.0),
+    ] {
+        let count = counts.get(&(kind, answer)).copied().unwrap_or_default();
+        let wanted = a_minute * minutes;
+        let enough = u32::try_from(count).is_ok_and(|count| f64::from(count) >= wanted);
+        ensure!(enough, "{kind} {answer}: {count} of {wanted}");
+    }
+    for word in ["pause", "kill", "restart"] {
+        let first = history
+            .faults
+            .iter()
+            .filter(|(fault, _)| fault.word() == word)
+            .map(|(_, span)| span.until)
+            .min();
+        let acquired = history.operations.iter().any(|operation| {
+            let granted = matches!(
+                (operation.asked, operation.answer),
+                (Asked::Acquire { .. }, Answer::Lease { .. })
+            );
+            granted && first.is_some_and(|first| operation.span.from >= first)
+        });
+        ensure!(acquired, "nothing was acquired after the first {word}");
+    }
+    Ok(())
+}
+
+/// For people; the runner shows it when the test ends.
+fn say(text: &str) {
+    // There is nobody left to tell if this fails.
+    drop(writeln!(std::io::stderr(), "{text}"));
+}
+
+type Strange = std::collections::BTreeMap<String, u64>;
+
+async fn run(seed: u64, time: Duration) -> Result<(History, Strange)> {
+    let stage = Arc::new(Stage::start(&setup(), FleetOptions::default()).await?);
+    let mode = |request| match request {
+        Request::Quick => Mode::Ok,
+        Request::Late => Mode::Latency {
+            before: Duration::from_millis(700),
+        },
+        Request::Stream => Mode::SlowDrip {
+            gap: Duration::from_millis(200),
+        },
+        Request::Endless => Mode::Stall { events: 2 },
+    };
+    for request in Request::ALL {
+        stage
+            .upstream
+            .set(Selector::any().model(request.model()), mode(request));
+    }
+    stage.upstream.set_reply(Reply {
+        chunks: 8,
+        ..Reply::default()
+    });
+    let record = Arc::new(Record::new());
+    let (owners, requests) = (TaskTracker::new(), TaskTracker::new());
+    let running: Vec<_> = (0..OWNERS)
+        .map(|number| {
+            let owner = Owner {
+                number,
+                stage: Arc::clone(&stage),
+                record: Arc::clone(&record),
+                requests: requests.clone(),
+                generation: None,
+                latest: 0,
+            };
+            owners.spawn(owner.run(seed, time))
+        })
+        .collect();
+    let faults = hurt(&stage, &record, seed, time).await?;
+    for owner in running {
+        owner.await??;
+    }
+    requests.close();
+    requests.wait().await;
+    let arrivals = arrivals(&stage, &record).await?;
+    let mut operations = record.operations();
+    for operation in &mut operations {
+        // Cut before its answer began; it is answered like one that was never sent.
+        if let (Asked::Send { number, .. }, Answer::Over) = (operation.asked, operation.answer)
+            && arrivals.iter().any(|arrival| arrival.number == number)
+        {
+            operation.answer = Answer::Cut;
+        }
+    }
+    let history = History {
+        operations,
+        arrivals,
+        rows: stage.rows(OWNERS).await?,
+        faults,
+    };
+    Ok((history, record.strange()))
+}
+
+/// Hurts the fleet for a time; all is well again when this returns.
+async fn hurt(
+    stage: &Stage,
+    record: &Record,
+    seed: u64,
+    time: Duration,
+) -> Result<Vec<(Fault, Span)>> {
+    let mut faults = Vec::new();
+    for mischief in Mischiefs::new(seed, RULES.guard) {
+        if record.now() + mischief.pause + mischief.lasts >= time {
+            break;
+        }
+        tokio::time::sleep(mischief.pause).await;
+        let from = record.now();
+        let fault = happens(stage, mischief).await?;
+        faults.push((fault, Span::new(from, record.now())));
+    }
+    Ok(faults)
+}
+
+async fn happens(stage: &Stage, mischief: Mischief) -> Result<Fault> {
+    let fleet = &stage.fleet;
+    match mischief.fault {
+        Fault::Pause { plane } => {
+            let plane = plane
+                .checked_rem(fleet.data_planes.len())
+                .context("no data planes")?;
+            let process = &fleet.data_planes[plane].process;
+            process.pause()?;
+            tokio::time::sleep(mischief.lasts).await;
+            process.resume()?;
+            Ok(Fault::Pause { plane })
+        }
+        Fault::Kill { replica } => {
+            let replica = replica
+                .checked_rem(fleet.control_planes.len())
+                .context("no control planes")?;
+            let control_plane = &fleet.control_planes[replica];
+            control_plane.process.kill().await?;
+            tokio::time::sleep(mischief.lasts).await;
+            control_plane.process.start_again()?;
+            control_plane
+                .process
+                .wait_for_http(control_plane.http, "/readyz", READY_LIMIT)
+                .await?;
+            Ok(Fault::Kill { replica })
+        }
+        Fault::Restart => {
+            fleet.postgres.stop_immediately().await?;
+            fleet.postgres.start_again().await?;
+            Ok(Fault::Restart)
+        }
+    }
+}
+
+/// What the upstream saw, when all of it has ended.
+async fn arrivals(stage: &Stage, record: &Record) -> Result<Vec<Arrival>> {
+    let log = stage.upstream.log();
+    let all = eventually(READY_LIMIT, "the end of every request", || async {
+        let all = log.requests(&Selector::any());
+        all.iter()
+            .all(|request| request.ending.is_some())
+            .then_some(all)
+    })
+    .await?;
+    // The upstream counts from its own start, which was earlier.
+    let earlier = record.began().duration_since(log.started());
+    let mut arrivals = Vec::new();
+    for request in all {
+        let json = request.json().context("a body that is no JSON")?;
+        let marker = Marker::of(json["user"].as_str().context("a request without marker")?)?;
+        let credential = request.credential.context("a request without credential")?;
+        let at = |moment: Duration| moment.saturating_sub(earlier);
+        arrivals.push(Arrival {
+            number: marker.number,
+            lease: marker.lease,
+            connection: credential
+                .strip_prefix("sk-")
+                .context("a foreign credential")?
+                .to_owned(),
+            plane: marker.plane,
+            span: Span::new(at(request.at), at(ended(request.ended_at))),
+            aborted: request.ending == Some(Ending::Aborted),
+        });
+    }
+    Ok(arrivals)
+}

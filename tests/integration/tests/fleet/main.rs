@@ -6,6 +6,7 @@ mod duplicates;
 mod egress;
 mod failover;
 mod gate;
+mod leases;
 mod loss;
 mod permits;
 mod plans;

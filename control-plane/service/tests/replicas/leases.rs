@@ -166,7 +166,7 @@ impl Replica {
     }
 
     /// Where a request under this lease is sent.
-    async fn sent_to(&self, letter: char, generation: u64) -> Result<String, routing::Reject> {
+    async fn sent_to(&self, letter: char, generation: u64) -> Result<String, Box<routing::Reject>> {
         sent_to(self.ask(question(letter, generation, 1)).await)
     }
 
@@ -216,10 +216,10 @@ fn question(letter: char, generation: u64, number: u64) -> routing::DecideReques
     request
 }
 
-fn sent_to(step: Step) -> Result<String, routing::Reject> {
+fn sent_to(step: Step) -> Result<String, Box<routing::Reject>> {
     match step {
         Step::Dispatch(dispatch) => Ok(dispatch.attempt.unwrap().connection),
-        Step::Reject(reject) => Err(reject),
+        Step::Reject(reject) => Err(Box::new(reject)),
         other @ (Step::Wait(_) | Step::Plan(_)) => panic!("neither sent nor refused: {other:?}"),
     }
 }
@@ -230,7 +230,7 @@ fn code<T: std::fmt::Debug>(said: Said<T>) -> String {
 }
 
 /// Status and code of a final answer, which is one of a lease.
-fn refused(answer: Result<String, routing::Reject>) -> (u32, String) {
+fn refused(answer: Result<String, Box<routing::Reject>>) -> (u32, String) {
     let reject = answer.unwrap_err();
     let lease = reject.lease.expect("a refusal of a lease");
     assert_eq!(lease.code, reject.code);
@@ -239,7 +239,7 @@ fn refused(answer: Result<String, routing::Reject>) -> (u32, String) {
 }
 
 /// Status and code of a final answer, which has nothing to do with leases.
-fn ordinary(answer: Result<String, routing::Reject>) -> (u32, String) {
+fn ordinary(answer: Result<String, Box<routing::Reject>>) -> (u32, String) {
     let reject = answer.unwrap_err();
     assert_eq!(reject.lease, None);
     (reject.status, reject.code)

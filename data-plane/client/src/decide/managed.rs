@@ -5,6 +5,7 @@
 //! while it decides everything else well. So an answer counts as a sign of life, and a miss as nothing.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tidegate_core::lease::LeaseError;
 use tidegate_core::routing::Rejection;
@@ -18,6 +19,9 @@ use crate::port::{Answer, Ask};
 
 /// After this part of the limit another replica is asked beside the first.
 const PATIENCE_PARTS: u32 = 4;
+
+/// Pause after every replica has failed, before they are asked again.
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// Whether a request is managed.
 pub(super) fn is_managed(ask: &Ask) -> bool {
@@ -83,7 +87,7 @@ impl Inner {
                 Err(NoAnswer::Late) => return Err(Unanswered::Late),
                 Err(NoAnswer::Unreached) => {
                     // A replica may be starting, or a connection may have been an old one.
-                    let again = Instant::now() + self.limits.decide;
+                    let again = Instant::now() + PAUSE;
                     if again >= deadline {
                         return Err(Unanswered::Unreached);
                     }

@@ -19,7 +19,7 @@ use crate::replicas::Asked;
 /// After this part of the limit another replica is asked beside those that have not answered.
 const PATIENCE_PARTS: u32 = 4;
 /// Pause after every replica has failed, before they are asked again.
-const PAUSE: Duration = Duration::from_millis(50);
+const PAUSE: Duration = Duration::from_millis(200);
 
 pub(super) type Client = LeaseServiceClient<PlaneChannel>;
 type Call<T> = BoxFuture<'static, (String, Result<Response<T>, Status>)>;

@@ -164,7 +164,8 @@ impl Inner {
         let request = proto::RenewActivityRequest {
             registration: Some(registration_to_proto(registration)),
         };
-        let answer = self.ask_leases(self.limits.lease, Persist::Again, |mut client| {
+        // It is tried anew in a second.
+        let answer = self.ask_leases(self.limits.lease, Persist::Once, |mut client| {
             let request = request.clone();
             async move { client.renew_activity(request).await }
         });

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use rstest::rstest;
 use tidegate_integration::{LIMIT, World, chat};
-use tidegate_test_support::eventually;
 use tidegate_test_support::upstream::{Gate, Mode, Selector};
+use tidegate_test_support::{FleetOptions, eventually};
 
 use super::permits::{Sent, held_at, one_a, reaches, send};
 use super::relay::metric;
@@ -290,7 +290,12 @@ async fn a_killed_data_planes_request_blocks_the_pace_no_longer_than_its_time() 
 #[case::every_control_plane(false)]
 #[tokio::test]
 async fn while_nobody_counts_each_data_plane_keeps_to_its_part(#[case] store: bool) -> Result<()> {
-    let world = World::start().await?;
+    // A data plane hears of those that follow the same control plane.
+    let world = World::start_with(FleetOptions {
+        control_planes: 1,
+        ..FleetOptions::default()
+    })
+    .await?;
     apply(&world, "concurrentRequests: 2", "").await?;
     let gate = Gate::new();
     world.one.set(one_a(), held_at(&gate));

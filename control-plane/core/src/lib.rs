@@ -32,6 +32,7 @@ mod glob;
 mod hash;
 pub mod ids;
 pub mod lease;
+pub mod live_planes;
 pub mod lockout;
 pub mod number;
 pub mod occupancy;

@@ -9,6 +9,7 @@
 //! of their longest waiting ones. Who did not wait takes only what nobody waits for.
 
 mod queue;
+mod shares;
 #[cfg(test)]
 mod tests;
 
@@ -21,7 +22,8 @@ use crate::ids::{AttemptId, ConnectionId, PlaneIncarnation, ProviderId};
 use crate::state::codec::CodecError;
 use crate::time::Timestamp;
 
-pub use queue::{Joined, Queue};
+pub use queue::{Joined, Queue, WaitTerms};
+pub use shares::Shares;
 
 /// How long a permit lasts that nobody renews, in ms.
 pub const PERMIT_TTL_MS: u64 = 30_000;
@@ -142,42 +144,6 @@ impl Pool {
             }
     }
 
-    /// Takes a permit out of the part of one data plane, the store being away. Who waits does not count.
-    pub fn acquire_share(
-        &mut self,
-        attempt: AttemptId,
-        replaces: Option<AttemptId>,
-        share: u32,
-        now: Timestamp,
-    ) -> bool {
-        self.prune(now);
-        if let Some(old) = replaces.filter(|old| *old != attempt) {
-            self.release(old);
-        }
-        let room = self.has_room_in_share(attempt, None, share, now);
-        if room {
-            let mine = self.holders.entry(attempt.plane).or_default();
-            mine.insert(attempt.number, now.plus_ms(PERMIT_TTL_MS));
-        }
-        room
-    }
-
-    /// Whether [`Pool::acquire_share`] would give the attempt a permit.
-    #[must_use]
-    pub fn has_room_in_share(
-        &self,
-        attempt: AttemptId,
-        replaces: Option<AttemptId>,
-        share: u32,
-        now: Timestamp,
-    ) -> bool {
-        let of_plane = self.holders.get(&attempt.plane);
-        let others = of_plane.into_iter().flatten().filter(|(number, until)| {
-            **until > now && replaces.is_none_or(|old| old.number != **number)
-        });
-        self.holds(attempt, now) || count(others.count()) < share
-    }
-
     /// Gives a permit back. `false` when there was none.
     pub fn release(&mut self, attempt: AttemptId) -> bool {
         let Some(numbers) = self.holders.get_mut(&attempt.plane) else {
@@ -272,6 +238,13 @@ impl Pool {
         }
     }
 
+    /// Whether the replica's word that somebody waits there is still true for others.
+    #[must_use]
+    pub fn tells_of_waiting(&self, replica: &str, now: Timestamp) -> bool {
+        let word = self.waiting.get(replica);
+        word.is_some_and(|waiting| waiting.until > now)
+    }
+
     /// How many wait in other replicas than this one.
     #[must_use]
     pub fn waiting_elsewhere(&self, replica: &str, now: Timestamp) -> u32 {
@@ -325,6 +298,14 @@ impl Pool {
             self.forget_claims();
         }
         self.waiting.retain(|_, waiting| waiting.until > now);
+    }
+
+    /// Numbers of a data plane's attempts that hold permits.
+    fn numbers_of(&self, plane: PlaneIncarnation, now: Timestamp) -> impl Iterator<Item = u64> {
+        let of_plane = self.holders.get(&plane).into_iter().flatten();
+        of_plane
+            .filter(move |(_, until)| **until > now)
+            .map(|(number, _)| *number)
     }
 
     fn is_held_by(&self, attempt: AttemptId) -> bool {

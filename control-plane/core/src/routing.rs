@@ -92,7 +92,9 @@ pub use full_view::WithFull;
 pub use fusion::{Panel, PanelResult, Shortfall};
 pub use key_policy::refused_by_key;
 pub use leasable::uses_several_connections;
-pub use permits::{MAX_QUEUE_DEPTH, MAX_QUEUE_TIMEOUT_MS, PermitDemand, PermitPolicy, PermitQueue};
+pub use permits::{
+    MAX_QUEUE_DEPTH, MAX_QUEUE_TIMEOUT_MS, PermitDemand, PermitPolicy, PermitQueue, WaitEnd,
+};
 pub use pipeline::{StageFault, stage_failure};
 pub use plan::{FusionPlan, PipelinePlan, PipelineStage, Plan, PlanMember};
 pub use reordered::UNKNOWN_TARGET;

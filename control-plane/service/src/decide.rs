@@ -45,7 +45,7 @@ use crate::record::Recorder;
 use crate::telemetry::metrics::{Metrics, Step};
 use crate::view::{Age, View};
 
-pub(crate) use permit::{MAX_WAITED, PermitPast, Ticket};
+pub(crate) use permit::{Awaited, MAX_WAITED, PermitPast, Ticket};
 
 use grants::Question;
 use permit::Granted;

@@ -35,6 +35,8 @@ const AWAY_AFTER: u32 = 3;
 const AWAY_FOR: Duration = Duration::from_millis(200);
 /// How long nothing may be answered before a store that is away for lack of time counts as gone.
 const GONE_AFTER: Duration = Duration::from_secs(1);
+/// How long a store must not have been reached before it counts as gone: a connection that broke is made anew sooner.
+const UNREACHED_AFTER: Duration = Duration::from_millis(250);
 /// Pause between two log lines about failures.
 const LOG_PAUSE: Duration = Duration::from_secs(1);
 
@@ -51,6 +53,8 @@ pub(crate) struct Hot {
 #[derive(Debug, Default)]
 struct Last {
     failed: Option<Instant>,
+    /// The first failure of those in a row.
+    failing_since: Option<Instant>,
     logged: Option<Instant>,
     /// The last failure was no lack of time.
     unreachable: bool,
@@ -62,8 +66,10 @@ struct Last {
 impl Last {
     /// Of a store that is away: whether it is gone.
     fn is_gone(&self, now: Instant) -> bool {
-        let is_long_ago = |at: Instant| now.saturating_duration_since(at) >= GONE_AFTER;
-        self.unreachable || self.answered.is_none_or(is_long_ago)
+        let is_ago =
+            |at: Option<Instant>, ago| at.is_none_or(|at| now.saturating_duration_since(at) >= ago);
+        (self.unreachable && is_ago(self.failing_since, UNREACHED_AFTER))
+            || is_ago(self.answered, GONE_AFTER)
     }
 }
 
@@ -275,8 +281,11 @@ impl Hot {
         let took = local_now().saturating_duration_since(sent);
         match &result {
             Ok(_) => {
+                let mut last = self.last.lock();
                 self.failures.store(0, Ordering::Relaxed);
-                self.last.lock().answered = Some(local_now());
+                last.answered = Some(local_now());
+                last.failing_since = None;
+                drop(last);
                 self.metrics.hot_call(call, true, took);
             }
             Err(error) => {
@@ -294,6 +303,7 @@ impl Hot {
         if !matches!(error, HotStoreError::Bounds(_)) {
             self.failures.fetch_add(1, Ordering::Relaxed);
             last.failed = Some(now);
+            last.failing_since.get_or_insert(now);
             last.unreachable = matches!(error, HotStoreError::Unreachable(_));
         }
         let quiet = last
@@ -314,15 +324,29 @@ mod tests {
     #[test]
     fn a_store_that_lacks_time_is_gone_when_it_answered_nothing_for_a_while() {
         let answered = local_now();
-        let late = |unreachable, answered| Last {
-            unreachable,
+        let late = |answered| Last {
+            failing_since: Some(local_now()),
             answered,
             ..Last::default()
         };
         let just_before = answered + GONE_AFTER - Duration::from_millis(1);
-        assert!(!late(false, Some(answered)).is_gone(just_before));
-        assert!(late(false, Some(answered)).is_gone(answered + GONE_AFTER));
-        assert!(late(true, Some(answered)).is_gone(just_before));
-        assert!(late(false, None).is_gone(just_before));
+        assert!(!late(Some(answered)).is_gone(just_before));
+        assert!(late(Some(answered)).is_gone(answered + GONE_AFTER));
+        assert!(late(None).is_gone(just_before));
+    }
+
+    #[test]
+    fn a_store_is_gone_when_it_could_not_be_reached_for_a_while() {
+        let broke = local_now();
+        let last = Last {
+            unreachable: true,
+            failing_since: Some(broke),
+            answered: Some(broke),
+            ..Last::default()
+        };
+        // A connection that broke is made anew meanwhile.
+        assert!(!last.is_gone(broke));
+        assert!(!last.is_gone(broke + UNREACHED_AFTER - Duration::from_millis(1)));
+        assert!(last.is_gone(broke + UNREACHED_AFTER));
     }
 }

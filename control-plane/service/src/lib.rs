@@ -38,6 +38,7 @@ mod hot;
 mod lanes;
 mod lead;
 mod lease;
+mod live;
 mod outbound;
 mod permits;
 pub mod plane;

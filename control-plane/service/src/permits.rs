@@ -4,9 +4,10 @@
 //! one compare-and-set. So many requests for one connection cost one round trip together, and those who wait for a
 //! permit stand in one line.
 //!
-//! **Stance:** while the store is away, permits come from local shares: each data plane may use its part of the cap, as
-//! far as this replica counts them, so that the sum may exceed the cap (decision 62). A store that is there and takes no
-//! change in time has nothing given out here: others may be granted by it. **Staleness:** none, a permit is
+//! **Stance:** while the store is away, permits come from local shares: each data plane may use its part of the cap, what
+//! it held before included, as far as this replica counts them, so that the sum may exceed the cap (decision 62). They
+//! count in the shared pool when the store is back. A store that is there and takes no change in time, or none at all,
+//! has nothing given out here: others may be granted by it. **Staleness:** none, a permit is
 //! taken with a compare-and-set; those who wait look again every 25 ms for what other replicas gave back.
 //! **Repair:** what a data plane lost or forgot ends by its own message every 10 s, or by expiry.
 
@@ -21,13 +22,13 @@ use std::time::{Duration, Instant};
 use futures::StreamExt as _;
 use parking_lot::Mutex;
 use tidegate_core::ids::{AttemptId, ConnectionId, PlaneIncarnation, ProviderId};
-use tidegate_core::permit::Claim;
-use tidegate_core::routing::PermitQueue;
+use tidegate_core::permit::{Claim, WaitTerms};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::clock::{Clock, local_now};
+use crate::config::Published;
 use crate::hot::Hot;
 use crate::telemetry::metrics::Metrics;
 use crate::watch::Live;
@@ -54,6 +55,8 @@ pub(crate) struct Permits {
 pub(crate) struct Parts {
     pub(crate) hot: Arc<Hot>,
     pub(crate) clock: Arc<Clock>,
+    /// Caps of those who wait, as they are now.
+    pub(crate) config: Arc<Published>,
     pub(crate) live: Live,
     pub(crate) metrics: Arc<Metrics>,
     /// Name of this replica.
@@ -139,14 +142,14 @@ impl Permits {
         pool: &PoolName,
         attempt: AttemptId,
         cap: u32,
-        queue: PermitQueue,
+        terms: WaitTerms,
     ) -> Waited {
         let (told, answer) = oneshot::channel();
         let wish = Wish::Wait {
             attempt,
             claim: Claim(rand::random()),
             cap,
-            queue,
+            terms,
             told,
         };
         if !self.wish(pool, wish) {

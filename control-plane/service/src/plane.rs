@@ -42,6 +42,7 @@ use crate::handoff::Handoffs;
 use crate::hot::Hot;
 use crate::lanes::Lanes;
 use crate::lease::{self, Leases};
+use crate::live::Teller;
 use crate::permits::{self, Permits};
 use crate::quota_poll::{self, Poller};
 use crate::record::history::history;
@@ -237,11 +238,18 @@ impl ControlPlane {
             &background.stop,
         );
         let live = Live::default();
+        let teller = Teller {
+            replica: config.replica.clone(),
+            hot: Arc::clone(&hot),
+            clock: Arc::clone(&clock),
+            live: live.clone(),
+        };
         let drain = CancellationToken::new();
         let serving = TaskTracker::new();
         let permits = Arc::new(Permits::new(permits::Parts {
             hot: Arc::clone(&hot),
             clock: Arc::clone(&clock),
+            config: Arc::clone(&published),
             live: live.clone(),
             metrics: Arc::clone(&metrics),
             replica: config.replica.clone(),
@@ -332,6 +340,7 @@ impl ControlPlane {
                 own_config.follow_forever(),
                 recorder.adopt_credentials_forever(),
                 fleet.run(fleet_config),
+                teller.run(),
             );
         }));
         Self {

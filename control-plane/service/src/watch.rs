@@ -9,6 +9,7 @@
 mod tests;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -43,9 +44,11 @@ pub(crate) struct Watchers {
     pub(crate) live: Live,
 }
 
-/// Data planes that watch here.
+/// Data planes that watch here, and how many watch elsewhere.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Live {
+    /// Those of other replicas, as last heard.
+    elsewhere: Arc<AtomicU32>,
     /// One for each stream; a data plane may have two for a moment, when it reconnects.
     planes: Arc<Mutex<Vec<Plane>>>,
 }
@@ -91,9 +94,20 @@ impl Live {
         planes
     }
 
-    /// How many there are.
+    /// How many watch here.
     pub(crate) fn count(&self) -> u32 {
         u32::try_from(self.planes().len()).unwrap_or(u32::MAX)
+    }
+
+    /// How many live in the fleet, as last heard.
+    pub(crate) fn in_fleet(&self) -> u32 {
+        let elsewhere = self.elsewhere.load(Ordering::Relaxed);
+        self.count().saturating_add(elsewhere)
+    }
+
+    /// So many watch other replicas.
+    pub(crate) fn hears(&self, elsewhere: u32) {
+        self.elsewhere.store(elsewhere, Ordering::Relaxed);
     }
 
     /// Keeps which configuration a data plane uses; `false` when it does not watch here.
@@ -110,14 +124,14 @@ impl Live {
 }
 
 /// Counts a watcher for as long as it lives.
-struct Present {
+pub(crate) struct Present {
     live: Live,
     plane: PlaneIncarnation,
     metrics: Arc<Metrics>,
 }
 
 impl Present {
-    fn new(live: &Live, plane: Plane, metrics: &Arc<Metrics>) -> Self {
+    pub(crate) fn new(live: &Live, plane: Plane, metrics: &Arc<Metrics>) -> Self {
         let incarnation = plane.incarnation;
         live.planes.lock().push(plane);
         let present = Self {
@@ -352,7 +366,7 @@ impl Watcher<'_> {
         let freshness = freshness(&self.watchers.view, &self.watchers.clock);
         self.send(proto::watch_response::Kind::Heartbeat(proto::Heartbeat {
             freshness: Some(freshness),
-            live_data_planes: self.watchers.live.count().max(1),
+            live_data_planes: self.watchers.live.in_fleet().max(1),
         }))
         .await
     }

@@ -59,6 +59,7 @@ struct Switches {
     late_writes: u64,
     lost_answers: u64,
     slow_swaps: bool,
+    lost_swaps: bool,
     parked: VecDeque<ShardWrite>,
 }
 
@@ -118,6 +119,11 @@ impl<S: HotStore + ?Sized> FaultyHotStore<S> {
     /// As long as this is on, no swap of a value outside the change stream arrives before its caller has given up, or ever.
     pub fn answer_no_swap_in_time(&self, on: bool) {
         self.faults.switches.lock().slow_swaps = on;
+    }
+
+    /// As long as this is on, each swap of a value outside the change stream runs, but its caller gets a time-out.
+    pub fn lose_answers_of_swaps(&self, on: bool) {
+        self.faults.switches.lock().lost_swaps = on;
     }
 
     /// The server stands still: no call arrives, no change leaves, until [`Self::thaw`].
@@ -284,13 +290,21 @@ impl<S: HotStore + ?Sized> HotStore for FaultyHotStore<S> {
     }
 
     async fn swap(&self, swap: Swap) -> Result<SwapOutcome, HotStoreError> {
-        let is_slow = self.faults.switches.lock().slow_swaps;
+        let (is_slow, is_lost) = {
+            let switches = self.faults.switches.lock();
+            (switches.slow_swaps, switches.lost_swaps)
+        };
+        let deadline = self.faults.deadline();
         if is_slow {
             self.faults.count()?;
-            sleep_until(self.faults.deadline()).await;
-            return Err(HotStoreError::Timeout);
+        } else {
+            let outcome = self.pass(self.store.swap(swap)).await;
+            if !is_lost {
+                return outcome;
+            }
         }
-        self.pass(self.store.swap(swap)).await
+        sleep_until(deadline).await;
+        Err(HotStoreError::Timeout)
     }
 
     async fn cell(

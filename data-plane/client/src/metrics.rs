@@ -92,7 +92,9 @@ metrics! {
     local_unheld: Counter = "local_unheld";
     /// Messages about held permits that no replica took; they are sent again
     permit_renewals_failed: Counter = "permit_renewals_failed";
-    /// Messages about permits to be given back that no replica took; the next renewal frees them
+    /// Messages about permits to be given back that no replica took; they are sent again
+    permit_releases_failed: Counter = "permit_releases_failed";
+    /// Permits to be given back beyond those that are kept in mind; the next renewal frees them
     permit_releases_dropped: Counter = "permit_releases_dropped";
     /// Questions about leases that no replica answered in time
     lease_unanswered: Counter = "lease_unanswered";

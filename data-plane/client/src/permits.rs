@@ -3,8 +3,8 @@
 //!
 //! Every attempt is known here from when it gets its number until it is answered, and longer if it holds a permit. Every
 //! 10 s the control plane is told all of them, so that what is not in that message can be freed: a permit that was lost
-//! on its way, or whose return was. Permits of ended attempts are given back at once and together. Nothing waits for
-//! either message, and one that cannot be told is made good by the next.
+//! on its way, or whose return was. Permits of ended attempts are given back at once and together, again and again until
+//! it was heard, and until then every question names them. Nothing waits for either message.
 //!
 //! Requests that were admitted to connections with a limited pace are kept in the same way, with numbers of their own
 //! ([`Kind::Admissions`]).
@@ -39,7 +39,7 @@ const MAX_PROBES: usize = 1_024;
 const MAX_RELEASED: usize = 1_024;
 /// Most of those that are named in a question.
 const MAX_NAMED: usize = 256;
-/// How soon what could not be renewed is tried again.
+/// How soon what could not be renewed, or given back, is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
 /// Whose permit.
@@ -256,9 +256,25 @@ impl Permits {
     }
 
     fn give_back(&self, state: &mut State, pool: PoolName, number: u64) {
+        self.keep_released(state, (pool, number));
+        self.wake.notify_one();
+    }
+
+    /// Of more than are kept in mind, the next renewal frees the permit.
+    fn keep_released(&self, state: &mut State, permit: (PoolName, u64)) {
         if state.released.len() < MAX_NUMBERS {
-            state.released.insert((pool, number));
-            self.wake.notify_one();
+            state.released.insert(permit);
+        } else {
+            self.metrics.permit_releases_dropped.inc();
+        }
+    }
+
+    /// Nobody heard what was being given back: it is to be given back still.
+    fn was_unheard(&self) {
+        self.metrics.permit_releases_failed.inc();
+        let mut state = self.state.lock();
+        for permit in std::mem::take(&mut state.releasing) {
+            self.keep_released(&mut state, permit);
         }
     }
 
@@ -285,13 +301,17 @@ impl Permits {
         })
     }
 
+    /// What is to be given back next; it is being given back from now on.
     fn take_released(&self) -> Option<ReleasePermitsRequest> {
         let mut state = self.state.lock();
         let count = state.released.len().min(MAX_RELEASED);
+        if count == 0 {
+            return None;
+        }
         state.releasing = std::iter::from_fn(|| state.released.pop_first())
             .take(count)
             .collect();
-        (!state.releasing.is_empty()).then(|| ReleasePermitsRequest {
+        Some(ReleasePermitsRequest {
             plane: self.plane.0,
             released: by_pool(state.releasing.iter().cloned()),
         })
@@ -325,27 +345,33 @@ impl Permits {
 
     /// Gives permits back until told to stop, and then those that are left.
     pub(crate) async fn give_back_forever(&self, replicas: &Replicas, stop: &CancellationToken) {
+        let mut heard = true;
         loop {
-            let stopped = stop
-                .run_until_cancelled(self.wake.notified())
-                .await
-                .is_none();
-            while let Some(message) = self.take_released() {
-                let heard = tell(replicas, self.kind, Message::Release(message)).await;
+            let next = async {
                 if heard {
-                    self.state.lock().releasing.clear();
+                    self.wake.notified().await;
                 } else {
-                    // Questions go on naming them until others are given back.
-                    self.metrics.permit_releases_dropped.inc();
-                    if stopped {
-                        return;
-                    }
+                    sleep(TRY_AGAIN).await;
                 }
-            }
+            };
+            let stopped = stop.run_until_cancelled(next).await.is_none();
+            heard = self.give_back_all(replicas).await;
             if stopped {
                 return;
             }
         }
+    }
+
+    /// Gives back all that is to be given back; `false` when somebody did not hear of it.
+    async fn give_back_all(&self, replicas: &Replicas) -> bool {
+        while let Some(message) = self.take_released() {
+            if !tell(replicas, self.kind, Message::Release(message)).await {
+                self.was_unheard();
+                return false;
+            }
+            self.state.lock().releasing.clear();
+        }
+        true
     }
 }
 
@@ -432,6 +458,41 @@ mod tests {
         assert_eq!(permits.unheard(), [held("a", &[1]), held("b", &[3])]);
         permits.hold(1, pool("a"));
         assert_eq!(permits.unheard(), [held("b", &[3])]);
+    }
+
+    #[test]
+    fn what_nobody_heard_is_given_back_again_with_what_came_since() {
+        let permits = permits();
+        permits.hold(1, pool("a"));
+        permits.hold(2, pool("b"));
+        permits.release(1);
+        assert!(permits.take_released().is_some());
+        permits.release(2);
+        permits.was_unheard();
+        let both = [held("a", &[1]), held("b", &[2])];
+        assert_eq!(permits.unheard(), both);
+        assert_eq!(permits.take_released().unwrap().released, both);
+        // Whoever looks for more does not make it forgotten.
+        assert_eq!(permits.take_released(), None);
+        assert_eq!(permits.unheard(), both);
+        assert_eq!(permits.metrics.permit_releases_failed.get(), 1);
+    }
+
+    #[test]
+    fn only_so_many_are_kept_that_nobody_hears_of() {
+        let permits = permits();
+        for number in 1..=MAX_RELEASED as u64 {
+            permits.release_unused(number, pool("a"));
+        }
+        assert!(permits.take_released().is_some());
+        let later = MAX_RELEASED as u64 + 1..=(MAX_RELEASED + MAX_NUMBERS) as u64;
+        for number in later {
+            permits.release_unused(number, pool("a"));
+        }
+        permits.was_unheard();
+        assert_eq!(permits.state.lock().released.len(), MAX_NUMBERS);
+        let dropped = permits.metrics.permit_releases_dropped.get();
+        assert_eq!(dropped, MAX_RELEASED as u64);
     }
 
     #[test]

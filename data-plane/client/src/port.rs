@@ -71,6 +71,8 @@ pub struct PermitWaits {
     pub granted: Option<ConnectionId>,
     /// Those whose permit was waited for in vain.
     pub in_vain: Vec<ConnectionId>,
+    /// Those of them that had no room for another one that waits.
+    pub queues_full: Vec<ConnectionId>,
 }
 
 /// A permit to wait for.
@@ -84,6 +86,8 @@ pub struct PermitWait {
     pub limit: Duration,
     /// What the control plane wants to hear again; it means nothing here.
     pub ticket: Vec<u8>,
+    /// For how long it was waited for at a replica that is gone; zero for a wait that begins.
+    pub waited: Duration,
 }
 
 /// How a wait for a permit ended.
@@ -91,8 +95,10 @@ pub struct PermitWait {
 pub enum PermitWaited {
     /// The attempt holds it.
     Granted,
-    /// It is not to be had.
+    /// It did not come free in time.
     InVain,
+    /// As many wait for it as may.
+    QueueFull,
     /// Whoever was asked is gone; the next question finds out.
     Broken,
 }

@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use secrecy::SecretString;
 use tidegate_core::ids::PlaneIncarnation;
 use tidegate_proto::common::v1::Freshness;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::endpoint::{Address, ChannelError, ChannelSettings, PlaneChannel, TlsSettings, channel};
@@ -79,6 +80,8 @@ pub(crate) struct Replica {
     channel: PlaneChannel,
     recipe: Recipe,
     health: Mutex<Health>,
+    /// How often it was left because it sent nothing.
+    silences: watch::Sender<u64>,
 }
 
 struct Recipe {
@@ -144,6 +147,7 @@ impl Replicas {
                     channel: recipe.channel()?,
                     recipe,
                     health: Mutex::default(),
+                    silences: watch::Sender::new(0),
                 })
             })
             .collect::<Result<Vec<_>, ChannelError>>()?;
@@ -233,6 +237,17 @@ impl Replicas {
 }
 
 impl Replica {
+    /// It sent nothing for so long that it was left: it is of no use to wait for it.
+    pub(crate) fn is_silent(&self) {
+        self.silences
+            .send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    /// Changes when it falls silent from now on.
+    pub(crate) fn fell_silent(&self) -> watch::Receiver<u64> {
+        self.silences.subscribe()
+    }
+
     /// The channel that all calls share.
     pub(crate) fn channel(&self) -> PlaneChannel {
         self.channel.clone()

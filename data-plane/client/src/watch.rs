@@ -79,6 +79,7 @@ impl Inner {
                 }
                 Ended::Silent => {
                     self.metrics.silent_replicas.inc();
+                    replica.is_silent();
                     tracing::warn!(replica = %replica.name, "left a silent control plane");
                 }
                 Ended::Broken(status) => {

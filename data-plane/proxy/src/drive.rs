@@ -17,7 +17,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use parking_lot::Mutex;
 use tidegate_core::admission::{Terms, terms};
 use tidegate_core::config::Strategy;
-use tidegate_core::ids::AttemptId;
+use tidegate_core::ids::{AttemptId, ConnectionId};
 use tidegate_core::outcome::{LocalFault, Outcome};
 use tidegate_core::routing::{
     AttemptsSoFar, Plan, PriorAttempt, Rejection, RequestFacts, WaitKind,
@@ -128,6 +128,8 @@ pub(crate) struct Drive<C: ControlPort> {
     waited: PermitWaits,
     /// Where it waits until a connection may take it.
     place: Option<Place>,
+    /// A wait for a permit at a control plane that is gone since.
+    broken_wait: Option<BrokenWait>,
     /// How the last attempt failed.
     pub(crate) last_outcome: Option<Outcome>,
     /// What ordered the targets of the last dispatch.
@@ -142,6 +144,12 @@ pub(crate) struct Drive<C: ControlPort> {
     max_answer_bytes: usize,
 }
 
+/// A wait for a permit that broke. If the same one is waited for next, it goes on where it was.
+struct BrokenWait {
+    connection: ConnectionId,
+    began: Instant,
+}
+
 impl<C: ControlPort> Drive<C> {
     fn new(shared: Arc<Shared<C>>, request: Admitted, life: Life<C>) -> Self {
         Self {
@@ -150,6 +158,7 @@ impl<C: ControlPort> Drive<C> {
             words: None,
             waited: PermitWaits::default(),
             place: None,
+            broken_wait: None,
             last_outcome: None,
             strategy: None,
             remarks: Remarks::default(),
@@ -295,11 +304,13 @@ impl<C: ControlPort> Drive<C> {
                     self.wait(kind, wait).await?;
                     self.asks_anew()
                 }
-                Step::AwaitPermit(wait) => self.await_permit(*wait).await?,
+                Step::AwaitPermit(wait) => self.await_permit(wait).await?,
                 Step::Reject(rejection) => return Ok(End::Rejected(rejection)),
                 Step::Plan(plan) => return Ok(End::Plan(plan)),
             };
         }
+        // The number of a question that is not asked any more.
+        self.shared.control.abandon(attempt, None);
         tracing::error!(
             model = self.request.facts.model,
             "a request was never decided"
@@ -458,16 +469,27 @@ impl<C: ControlPort> Drive<C> {
     /// The attempt of the next question, which knows of no waits for permits.
     fn asks_anew(&mut self) -> AttemptId {
         self.waited = PermitWaits::default();
+        self.broken_wait = None;
         self.shared.control.next_attempt()
     }
 
     /// Waits for a permit. Returns the attempt of the next question: the one that holds it, if it was granted.
-    async fn await_permit(&mut self, wait: PermitWait) -> Result<AttemptId, Refusal> {
+    async fn await_permit(&mut self, mut wait: Box<PermitWait>) -> Result<AttemptId, Refusal> {
         let control = &self.shared.control;
         let attempt = control.next_attempt();
         let life = self.life.as_mut().ok_or(Refusal::Internal)?;
         life.asks(attempt);
-        let PermitWaits { granted, in_vain } = &mut self.waited;
+        let broken = self.broken_wait.take();
+        let began = broken.filter(|broken| broken.connection == wait.connection);
+        wait.waited = began
+            .as_ref()
+            .map_or(Duration::ZERO, |broken| broken.began.elapsed());
+        let began = began.map_or_else(Instant::now, |broken| broken.began);
+        let PermitWaits {
+            granted,
+            in_vain,
+            queues_full,
+        } = &mut self.waited;
         *granted = None;
         match control.await_permit(attempt, &wait).await {
             PermitWaited::Granted => {
@@ -475,7 +497,16 @@ impl<C: ControlPort> Drive<C> {
                 return Ok(attempt);
             }
             PermitWaited::InVain => in_vain.push(wait.connection),
-            PermitWaited::Broken => {}
+            PermitWaited::QueueFull => {
+                queues_full.push(wait.connection.clone());
+                in_vain.push(wait.connection);
+            }
+            PermitWaited::Broken => {
+                self.broken_wait = Some(BrokenWait {
+                    connection: wait.connection,
+                    began,
+                });
+            }
         }
         Ok(control.next_attempt())
     }

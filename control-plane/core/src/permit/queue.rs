@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use crate::ids::AttemptId;
 use crate::time::Timestamp;
 
-use super::{Asker, Claim, Pool};
+use super::{Asker, Claim, Pool, Shares};
 
 /// Most that wait in one replica for one connection, whatever the queues of combos allow.
 const MAX_WAITERS: usize = 1_024;
@@ -24,6 +24,19 @@ struct Waiter {
     until: Timestamp,
 }
 
+/// How somebody may wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaitTerms {
+    /// Most that wait in the fleet.
+    pub depth: u32,
+    /// Longest wait, in ms.
+    pub timeout_ms: u64,
+    /// How much of it has passed in a replica that is gone, in ms; 0 for those who come for the first time. Who stood in
+    /// line there keeps the place that it had, and may still be counted by the last word of that replica: those who
+    /// wait elsewhere do not count against it.
+    pub waited_ms: u64,
+}
+
 /// What became of a wish to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Joined {
@@ -34,32 +47,36 @@ pub enum Joined {
 }
 
 impl Queue {
-    /// An attempt waits for at most `timeout_ms`, unless `depth` wait already in the fleet. Who waits already goes on
-    /// waiting.
+    /// An attempt waits on these terms, unless as many wait already. Who waits already goes on waiting.
     pub fn join(
         &mut self,
         pool: &Pool,
         replica: &str,
         (attempt, claim): (AttemptId, Claim),
-        depth: u32,
-        timeout_ms: u64,
+        terms: WaitTerms,
         now: Timestamp,
     ) -> Joined {
         if self.waiters.iter().any(|waiter| waiter.attempt == attempt) {
             return Joined::Waits;
         }
-        let waiting = pool
-            .waiting_elsewhere(replica, now)
-            .saturating_add(self.len());
-        if waiting >= depth || self.waiters.len() >= MAX_WAITERS {
+        let elsewhere = if terms.waited_ms > 0 {
+            0
+        } else {
+            pool.waiting_elsewhere(replica, now)
+        };
+        let waiting = elsewhere.saturating_add(self.len());
+        if waiting >= terms.depth || self.waiters.len() >= MAX_WAITERS {
             return Joined::Full;
         }
-        self.waiters.push_back(Waiter {
+        let since = now.minus_ms(terms.waited_ms.min(terms.timeout_ms));
+        let place = self.waiters.partition_point(|waiter| waiter.since <= since);
+        let waiter = Waiter {
             attempt,
             claim,
-            since: now,
-            until: now.plus_ms(timeout_ms),
-        });
+            since,
+            until: since.plus_ms(terms.timeout_ms),
+        };
+        self.waiters.insert(place, waiter);
         Joined::Waits
     }
 
@@ -106,16 +123,10 @@ impl Queue {
     }
 
     /// The same from the parts of data planes, the store being away.
-    pub fn serve_shares(&self, pool: &mut Pool, share: u32, now: Timestamp) -> Vec<AttemptId> {
+    pub fn serve_shares(&self, shares: &mut Shares, share: u32, now: Timestamp) -> Vec<AttemptId> {
         self.waiters
             .iter()
-            .filter(|waiter| {
-                let granted = pool.acquire_share(waiter.attempt, None, share, now);
-                if granted {
-                    pool.claim(waiter.attempt, waiter.claim);
-                }
-                granted
-            })
+            .filter(|waiter| shares.acquire((waiter.attempt, waiter.claim), None, share, now))
             .map(|waiter| waiter.attempt)
             .collect()
     }

@@ -31,8 +31,17 @@ fn take(pool: &mut Pool, who: AttemptId, cap: u32, now: Timestamp) -> bool {
     taken
 }
 
+/// Terms of one that waited so long in a replica that is gone.
+fn terms(waited_ms: u64) -> WaitTerms {
+    WaitTerms {
+        depth: DEPTH,
+        timeout_ms: TIMEOUT_MS,
+        waited_ms,
+    }
+}
+
 fn join(queue: &mut Queue, pool: &Pool, replica: &str, who: AttemptId, now: Timestamp) -> Joined {
-    queue.join(pool, replica, (who, Claim(1)), DEPTH, TIMEOUT_MS, now)
+    queue.join(pool, replica, (who, Claim(1)), terms(0), now)
 }
 
 /// One data plane, one replica, requests one after the other.
@@ -139,6 +148,19 @@ fn vector_sessions_39_a_permit_taken_or_given_back_twice_is_one() {
     assert!(pool.release(attempt(1, 1)));
     assert!(!pool.release(attempt(1, 1)));
     assert_eq!(pool.held(NOW), 0);
+}
+
+#[test]
+fn vector_sessions_39_a_permit_that_is_given_back_twice_is_one_place() {
+    let mut gate = Gate::new(1);
+    assert_eq!(gate.request(1, at(0)), Stands::Holds);
+    assert_eq!(gate.request(2, at(0)), Stands::Waits);
+    assert!(gate.pool.release(attempt(1, 1)));
+    assert!(!gate.pool.release(attempt(1, 1)));
+    assert_eq!(gate.serve(at(1)), [attempt(1, 2)]);
+    assert!(!gate.pool.release(attempt(1, 1)));
+    assert_eq!(gate.request(3, at(2)), Stands::Waits);
+    assert_eq!(gate.pool.held(at(2)), 1);
 }
 
 #[test]
@@ -280,15 +302,154 @@ fn a_share_is_a_part_of_the_cap(#[case] cap: u32, #[case] planes: u32, #[case] e
 
 #[test]
 fn shares_are_counted_per_data_plane() {
-    let mut pool = Pool::default();
-    assert!(pool.acquire_share(attempt(1, 1), None, 1, NOW));
-    assert!(!pool.acquire_share(attempt(1, 2), None, 1, NOW));
-    assert!(pool.acquire_share(attempt(1, 2), Some(attempt(1, 1)), 1, NOW));
-    assert!(pool.acquire_share(attempt(2, 1), None, 1, NOW));
+    let mut shares = Shares::default();
+    let mut take = |who, replaces| {
+        let has_room = shares.has_room(who, replaces, 1, NOW);
+        let taken = shares.acquire((who, Claim(1)), replaces, 1, NOW);
+        assert_eq!(has_room, taken);
+        taken
+    };
+    assert!(take(attempt(1, 1), None));
+    assert!(!take(attempt(1, 2), None));
+    assert!(take(attempt(1, 2), Some(attempt(1, 1))));
+    assert!(take(attempt(2, 1), None));
     let mut queue = Queue::default();
-    join(&mut queue, &pool, "a", attempt(1, 3), NOW);
-    join(&mut queue, &pool, "a", attempt(3, 1), NOW);
-    assert_eq!(queue.serve_shares(&mut pool, 1, NOW), [attempt(3, 1)]);
+    let nobody = Pool::default();
+    join(&mut queue, &nobody, "a", attempt(1, 3), NOW);
+    join(&mut queue, &nobody, "a", attempt(3, 1), NOW);
+    assert_eq!(queue.serve_shares(&mut shares, 1, NOW), [attempt(3, 1)]);
+}
+
+#[test]
+fn what_was_held_before_counts_towards_the_share_until_it_ends() {
+    let mut pool = Pool::default();
+    for number in [1, 2] {
+        assert!(take(&mut pool, attempt(1, number), 2, NOW));
+    }
+    let mut shares = Shares::default();
+    shares.begin(&pool);
+    let acquire = |shares: &mut Shares, number, now| {
+        shares.acquire((attempt(1, number), Claim(1)), None, 2, now)
+    };
+    assert!(!acquire(&mut shares, 3, at(1)));
+    // Who held one has it, once.
+    assert!(acquire(&mut shares, 1, at(1)));
+    assert!(!acquire(&mut shares, 3, at(1)));
+    // What is renewed outlives its first end; what was not, ends.
+    shares.renew(PlaneIncarnation(1), &BTreeSet::from([1, 2]), 3, at(10_000));
+    assert!(!acquire(&mut shares, 3, at(PERMIT_TTL_MS)));
+    shares.release(attempt(1, 1));
+    assert!(acquire(&mut shares, 3, at(PERMIT_TTL_MS)));
+    assert!(acquire(&mut shares, 4, at(10_000 + PERMIT_TTL_MS)));
+}
+
+#[test]
+fn what_was_given_out_meanwhile_counts_when_the_store_is_back() {
+    let mut pool = Pool::default();
+    assert!(take(&mut pool, attempt(1, 1), 1, NOW));
+    let mut shares = Shares::default();
+    shares.begin(&pool);
+    assert!(shares.acquire((attempt(2, 1), Claim(7)), None, 1, at(1)));
+    shares.hand_over(&mut pool, at(2));
+    assert_eq!(pool.held(at(2)), 2);
+    pool.release(attempt(1, 1));
+    assert!(!take(&mut pool, attempt(1, 2), 1, at(3)));
+    assert!(pool.take_back(attempt(2, 1), Claim(7)));
+    assert!(take(&mut pool, attempt(1, 2), 1, at(4)));
+    // What ended there meanwhile is not brought back by what was known of before.
+    assert_eq!(pool.held(at(4)), 1);
+}
+
+#[test]
+fn no_more_is_handed_over_than_a_value_holds() {
+    let mut shares = Shares::default();
+    for number in 0..u64::from(MAX_PERMITS) + 10 {
+        assert!(shares.acquire((attempt(1, number), Claim(1)), None, u32::MAX, NOW));
+    }
+    let mut pool = Pool::default();
+    assert!(take(&mut pool, attempt(2, 1), 1, NOW));
+    shares.hand_over(&mut pool, NOW);
+    assert_eq!(pool.held(NOW), MAX_PERMITS);
+}
+
+/// Forty wait in a replica that is killed, and ask another one at once.
+#[test]
+fn who_stood_in_line_in_a_replica_that_died_is_not_counted_against_itself() {
+    let many = WaitTerms {
+        depth: 40,
+        ..terms(0)
+    };
+    let mut pool = Pool::default();
+    assert!(take(&mut pool, attempt(9, 1), 1, NOW));
+    let (mut dead, mut other) = (Queue::default(), Queue::default());
+    for number in 1..=40 {
+        let who = (attempt(1, number), Claim(1));
+        assert_eq!(
+            dead.join(&pool, "dead", who, many, at(number)),
+            Joined::Waits
+        );
+        assert_eq!(dead.serve(&mut pool, "dead", 1, at(number)), []);
+    }
+    let newcomer = (attempt(2, 1), Claim(1));
+    let now = at(1_000);
+    assert_eq!(
+        other.join(&pool, "other", newcomer, many, now),
+        Joined::Full
+    );
+    // Not in the order in which they stood there.
+    for number in (1..=40).rev() {
+        let who = (attempt(3, number), Claim(1));
+        let again = WaitTerms {
+            waited_ms: 1_000 - number,
+            ..many
+        };
+        assert_eq!(other.join(&pool, "other", who, again, now), Joined::Waits);
+    }
+    let who = (attempt(3, 41), Claim(1));
+    let again = WaitTerms {
+        waited_ms: 1,
+        ..many
+    };
+    assert_eq!(other.join(&pool, "other", who, again, now), Joined::Full);
+    // They are served in the order in which they stood there, once the word of the dead one is over.
+    pool.release(attempt(9, 1));
+    let over = at(40 + WAITING_TTL_MS);
+    assert_eq!(other.serve(&mut pool, "other", 1, over), [attempt(3, 1)]);
+}
+
+#[test]
+fn a_wait_goes_on_in_another_replica_where_it_was() {
+    let pool = Pool::default();
+    let mut queue = Queue::default();
+    assert_eq!(
+        join(&mut queue, &pool, "a", attempt(1, 1), at(0)),
+        Joined::Waits
+    );
+    let who = (attempt(2, 1), Claim(1));
+    queue.join(&pool, "a", who, terms(29_000), at(1));
+    assert_eq!(queue.take_ended(at(1_000)), []);
+    assert_eq!(queue.take_ended(at(1_001)), [attempt(2, 1)]);
+    // Who says that it waited longer than anybody may has waited that long.
+    let who = (attempt(2, 2), Claim(1));
+    queue.join(&pool, "a", who, terms(u64::MAX), at(1_001));
+    assert_eq!(queue.take_ended(at(1_001)), [attempt(2, 2)]);
+    assert_eq!(queue.take_ended(at(30_000)), [attempt(1, 1)]);
+}
+
+#[test]
+fn a_word_that_is_taken_back_holds_up_nobody() {
+    let mut gate = Gate::new(1);
+    assert_eq!(gate.request(1, at(0)), Stands::Holds);
+    assert_eq!(gate.request(2, at(0)), Stands::Waits);
+    assert!(gate.pool.tells_of_waiting("a", at(1)));
+    assert!(!gate.pool.tells_of_waiting("b", at(1)));
+    assert!(!gate.pool.tells_of_waiting("a", at(WAITING_TTL_MS)));
+    gate.pool.release(attempt(1, 1));
+    assert!(!take(&mut gate.pool, attempt(3, 1), 1, at(1)));
+    gate.queue.leave(attempt(1, 2));
+    assert_eq!(gate.serve(at(1)), []);
+    assert!(!gate.pool.tells_of_waiting("a", at(1)));
+    assert!(take(&mut gate.pool, attempt(3, 1), 1, at(1)));
 }
 
 #[test]

@@ -5,13 +5,18 @@
 //! |---|---|
 //! | `quota-share` | another target that has one; else wait, and in the end go on without |
 //! | `round-robin` | another target that has one; else wait, and in the end another target |
-//! | any other, and requests that name no combo | another target |
+//! | any other, and requests that name no combo | another target that has one; else wait, and in the end be refused (`sessions-and-streams.md` §3.1) |
 
 use crate::config::{ComboConfig, Config, Connection, Strategy};
 use crate::permit;
 
+use super::Rejection;
 use super::resolve::Route;
 
+/// Terminal reason, and code unless the request waited, where full accounts are all that is left.
+pub(super) const ALL_FULL: &str = "concurrency_cap";
+const QUEUE_FULL: &str = "SEMAPHORE_QUEUE_FULL";
+const WAIT_TIMEOUT: &str = "SEMAPHORE_TIMEOUT";
 const QUEUE_DEPTH: u32 = 20;
 const QUEUE_TIMEOUT_MS: u64 = 30_000;
 /// Largest `queueDepth`.
@@ -35,6 +40,8 @@ pub enum PermitPolicy {
     Skip,
     /// It is skipped, and waited for when nothing else is left; in vain: it stays skipped.
     WaitThenSkip(PermitQueue),
+    /// It is skipped, and waited for when nothing else is left; in vain: the request is refused.
+    WaitThenRefuse(PermitQueue),
     /// It is skipped, and waited for when nothing else is left; in vain: the attempt is sent without a permit.
     WaitThenSend(PermitQueue),
 }
@@ -48,13 +55,42 @@ pub struct PermitQueue {
     pub timeout_ms: u64,
 }
 
+/// How a wait for a permit ended that was in vain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitEnd {
+    /// As many waited as may, wherever it would have waited.
+    QueueFull,
+    /// None came free in time.
+    TimedOut,
+}
+
+impl Rejection {
+    /// The answer to a request that waited at the gate of an account, where full accounts are all that is left: its code
+    /// says how the wait ended (`sessions-and-streams.md` §3.1). Status, Retry-After and terminal reason stay.
+    #[must_use]
+    pub fn after_wait(mut self, end: WaitEnd) -> Self {
+        if self.terminal_reason != ALL_FULL {
+            return self;
+        }
+        let (code, words) = match end {
+            WaitEnd::QueueFull => (QUEUE_FULL, "as many requests wait for it as may"),
+            WaitEnd::TimedOut => (WAIT_TIMEOUT, "none of them ended in time"),
+        };
+        code.clone_into(&mut self.code);
+        self.message = format!("{}; {words}", self.message);
+        self
+    }
+}
+
 impl PermitPolicy {
     /// The queue, where there is one.
     #[must_use]
     pub fn queue(self) -> Option<PermitQueue> {
         match self {
             Self::Skip => None,
-            Self::WaitThenSkip(queue) | Self::WaitThenSend(queue) => Some(queue),
+            Self::WaitThenSkip(queue) | Self::WaitThenRefuse(queue) | Self::WaitThenSend(queue) => {
+                Some(queue)
+            }
         }
     }
 }
@@ -90,6 +126,7 @@ pub(super) fn demand(
             PermitPolicy::WaitThenSend(queue)
         }
         (Some(_), Strategy::RoundRobin) => PermitPolicy::WaitThenSkip(queue),
+        (Some(_) | None, _) if queue.depth > 0 => PermitPolicy::WaitThenRefuse(queue),
         (Some(_) | None, _) => PermitPolicy::Skip,
     };
     Some(PermitDemand { cap, policy })

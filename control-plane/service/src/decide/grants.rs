@@ -154,7 +154,7 @@ impl Decider {
                         return Granted::without(decision);
                     }
                     let left_ms = remaining_ms(&current.config, question.facts, question.so_far);
-                    match passed.instead(decision, &permits.waited_in_vain, left_ms) {
+                    match passed.instead(decision, permits, left_ms) {
                         Granted {
                             decision: Decision::Dispatch(dispatch),
                             ..
@@ -185,8 +185,15 @@ impl Decider {
                             &mut self.full_connections(&question, &dispatch.provider).await,
                         );
                     }
-                    if demand.policy == PermitPolicy::Skip {
-                        // Nobody waits for them, so nothing need be known of them.
+                    let one_to_wait_for = match demand.policy {
+                        PermitPolicy::Skip => true,
+                        PermitPolicy::WaitThenRefuse(_) => {
+                            !permits.waited_for(&dispatch.connection)
+                        }
+                        PermitPolicy::WaitThenSkip(_) | PermitPolicy::WaitThenSend(_) => false,
+                    };
+                    if one_to_wait_for {
+                        // Nobody waits for the others, so nothing need be known of them.
                         view.fill_all(std::mem::take(&mut full));
                     }
                     view.beneath.no_permits = local_now() >= deadline;

@@ -9,10 +9,10 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 use tidegate_core::ids::{AttemptId, ConnectionId, ProviderId};
-use tidegate_core::permit;
+use tidegate_core::permit::{self, WaitTerms};
 use tidegate_core::routing::{
     Decision, Dispatch, MAX_QUEUE_DEPTH, MAX_QUEUE_TIMEOUT_MS, PermitDemand, PermitPolicy,
-    PermitQueue, Wait, WaitKind,
+    PermitQueue, Wait, WaitEnd, WaitKind,
 };
 
 use crate::permits::{PoolName, Taken, Waited};
@@ -35,12 +35,25 @@ pub(crate) struct PermitPast {
     pub(crate) granted: Option<ConnectionId>,
     /// Connections whose permit it waited for in vain.
     pub(crate) waited_in_vain: BTreeSet<ConnectionId>,
+    /// Those of them whose queue was full.
+    pub(crate) queues_full: BTreeSet<ConnectionId>,
 }
 
 impl PermitPast {
     /// The attempt waited for some permit.
     pub(super) fn has_waited(&self) -> bool {
         self.granted.is_some() || !self.waited_in_vain.is_empty()
+    }
+
+    /// It waited for this connection's permit in vain.
+    pub(super) fn waited_for(&self, connection: &ConnectionId) -> bool {
+        self.waited_in_vain.contains(connection)
+    }
+
+    /// Some wait was in vain because its time was over.
+    fn has_timed_out(&self) -> bool {
+        let is_full = |connection| self.queues_full.contains(connection);
+        !self.waited_in_vain.iter().all(is_full)
     }
 }
 
@@ -52,6 +65,22 @@ pub(crate) struct Ticket {
     pub(crate) connection: ConnectionId,
     queue_depth: u32,
     timeout_ms: u64,
+    /// The time that the request had left, if it has a limit.
+    #[serde(default)]
+    left_ms: Option<u64>,
+}
+
+/// How a wait for the permit of a ticket ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Awaited {
+    /// The attempt holds it.
+    Granted,
+    /// As many wait as may.
+    QueueFull,
+    /// It did not come free in time, or there is nothing to wait for any more.
+    InVain,
+    /// This replica ends; another one is to be asked.
+    Draining,
 }
 
 impl Ticket {
@@ -65,10 +94,15 @@ impl Ticket {
         serde_json::from_slice(bytes).ok()
     }
 
-    fn queue(&self) -> PermitQueue {
-        PermitQueue {
+    /// The terms of one that waited so long in another replica. The time that its request has left is counted anew.
+    fn terms(&self, waited_ms: u64) -> WaitTerms {
+        let left_ms = self.left_ms.unwrap_or(u64::MAX);
+        let limit_ms = self.timeout_ms.min(MAX_QUEUE_TIMEOUT_MS);
+        let waited_ms = waited_ms.min(limit_ms);
+        WaitTerms {
             depth: self.queue_depth.min(MAX_QUEUE_DEPTH),
-            timeout_ms: self.timeout_ms.min(MAX_QUEUE_TIMEOUT_MS),
+            timeout_ms: limit_ms.min(waited_ms.saturating_add(left_ms)),
+            waited_ms,
         }
     }
 }
@@ -137,7 +171,7 @@ impl Passed {
     pub(super) fn instead(
         &mut self,
         decision: Decision,
-        waited_in_vain: &BTreeSet<ConnectionId>,
+        past: &PermitPast,
         left_ms: Option<u64>,
     ) -> Granted {
         if let Decision::Wait(Wait {
@@ -147,19 +181,26 @@ impl Passed {
         {
             return Granted::without(decision);
         }
-        let waited = |skipped: &Skipped| waited_in_vain.contains(&skipped.dispatch.connection);
+        let waited = |skipped: &Skipped| past.waited_for(&skipped.dispatch.connection);
         let in_vain = self
             .skipped
             .iter()
             .position(|skipped| match skipped.policy {
                 PermitPolicy::WaitThenSend(queue) => waited(skipped) || queue.depth == 0,
-                PermitPolicy::WaitThenSkip(_) | PermitPolicy::Skip => false,
+                PermitPolicy::WaitThenSkip(_)
+                | PermitPolicy::WaitThenRefuse(_)
+                | PermitPolicy::Skip => false,
             });
         if let Some(index) = in_vain {
             let dispatch = self.skipped.swap_remove(index).dispatch;
             return Granted::dispatch(dispatch, false);
         }
-        let to_wait_for = self.skipped.iter().filter(|skipped| !waited(skipped));
+        // Whoever waited as long as it may is refused, whatever else is full.
+        let is_over = |skipped: &Skipped| {
+            matches!(skipped.policy, PermitPolicy::WaitThenRefuse(_)) && past.has_timed_out()
+        };
+        let to_wait_for =
+            (self.skipped.iter()).filter(|skipped| !waited(skipped) && !is_over(skipped));
         let queued = to_wait_for.clone().find_map(|skipped| {
             let queue = skipped.policy.queue().filter(|queue| queue.depth > 0)?;
             Some((skipped, queue))
@@ -174,7 +215,7 @@ impl Passed {
             };
             Some((unknown, queue))
         };
-        let waits_more = waited_in_vain.len() < MAX_WAITED;
+        let waits_more = past.waited_in_vain.len() < MAX_WAITED;
         let wait = queued.or_else(|| asked_again().filter(|_| rejected));
         match wait.filter(|_| waits_more) {
             Some((skipped, queue)) => {
@@ -190,11 +231,31 @@ impl Passed {
                         provider: skipped.dispatch.provider.clone(),
                         connection: skipped.dispatch.connection.clone(),
                         queue_depth: queue.depth,
-                        timeout_ms: wait_ms,
+                        timeout_ms: queue.timeout_ms,
+                        left_ms,
                     }),
                 }
             }
-            None => Granted::without(decision),
+            None => Granted::without(self.refused(decision, past)),
+        }
+    }
+
+    /// The answer says how the wait ended, where the request waited for an account as an account's gate has it.
+    fn refused(&self, decision: Decision, past: &PermitPast) -> Decision {
+        let waited_at_gate = self.skipped.iter().any(|skipped| {
+            matches!(skipped.policy, PermitPolicy::WaitThenRefuse(_))
+                && past.waited_for(&skipped.dispatch.connection)
+        });
+        match decision {
+            Decision::Reject(rejection) if waited_at_gate => {
+                let end = if past.has_timed_out() {
+                    WaitEnd::TimedOut
+                } else {
+                    WaitEnd::QueueFull
+                };
+                Decision::Reject(Box::new(rejection.after_wait(end)))
+            }
+            decision => decision,
         }
     }
 }
@@ -257,27 +318,30 @@ impl Decider {
         }
     }
 
-    /// Waits for the permit of a ticket. `None` when this replica ends and another one is to be asked.
+    /// Waits for the permit of a ticket, `waited_ms` of it having passed in another replica.
     pub(crate) async fn await_permit(
         self: &Arc<Self>,
         attempt: AttemptId,
         ticket: &Ticket,
-    ) -> Result<Option<bool>, NoAnswer> {
+        waited_ms: u64,
+    ) -> Result<Awaited, NoAnswer> {
         let config = self.config.config().ok_or(NoAnswer::NotReady)?;
         let connection = config.connection(&ticket.connection);
         let Some(cap) = connection.and_then(|connection| permit::cap(connection)) else {
             // There is nothing to wait for any more.
-            return Ok(Some(false));
+            return Ok(Awaited::InVain);
         };
         let pool = PoolName {
             provider: ticket.provider.clone(),
             connection: ticket.connection.clone(),
         };
-        let waited = self.permits.wait(&pool, attempt, cap, ticket.queue()).await;
-        Ok(match waited {
-            Waited::Granted => Some(true),
-            Waited::QueueFull | Waited::TimedOut => Some(false),
-            Waited::Draining => None,
+        let terms = ticket.terms(waited_ms);
+        Ok(match self.permits.wait(&pool, attempt, cap, terms).await {
+            Waited::Granted => Awaited::Granted,
+            // Where nobody may wait, none was free.
+            Waited::QueueFull if terms.depth > 0 => Awaited::QueueFull,
+            Waited::QueueFull | Waited::TimedOut => Awaited::InVain,
+            Waited::Draining => Awaited::Draining,
         })
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use tidegate_core::config::Config;
 use tidegate_core::ids::{AttemptId, ConnectionId, EgressId, KeyId, PlaneIncarnation, ProviderId};
 use tidegate_core::routing::{Decision, Exclusion, WaitKind};
 use tidegate_core::settings::StreamSettings;
@@ -14,7 +15,7 @@ use tidegate_wire as wire;
 use tidegate_wire::WireError;
 use tonic::{Request, Response, Status};
 
-use crate::decide::{Answer, Ask, Decider, LastFailure, MAX_WAITED, PermitPast, Ticket};
+use crate::decide::{Answer, Ask, Awaited, Decider, LastFailure, MAX_WAITED, PermitPast, Ticket};
 use crate::permits::{Held, PoolName};
 
 use super::error::{Refusal, invalid};
@@ -41,7 +42,7 @@ impl RoutingService for Routing {
         let mut request = request.into_inner();
         let released = held(std::mem::take(&mut request.released))?;
         let ask = ask(request)?;
-        self.give_back(ask.attempt.plane, released);
+        self.give_back(ask.attempt.plane, released)?;
         let answer = self.decider.decide(ask).await?;
         response(answer).map(Response::new)
     }
@@ -54,10 +55,19 @@ impl RoutingService for Routing {
         let attempt = wire::attempt::id_from_proto(request.attempt).map_err(|it| invalid(&it))?;
         let ticket = Ticket::decode(&request.ticket)
             .ok_or_else(|| Refusal::InvalidRequest.status("the ticket is none of ours"))?;
-        match self.decider.await_permit(attempt, &ticket).await? {
-            Some(granted) => Ok(Response::new(proto::AwaitResponse { granted })),
-            None => Err(Refusal::NotReady.status("this replica ends")),
-        }
+        let waited = self
+            .decider
+            .await_permit(attempt, &ticket, request.waited_ms);
+        let (granted, queue_full) = match waited.await? {
+            Awaited::Granted => (true, false),
+            Awaited::QueueFull => (false, true),
+            Awaited::InVain => (false, false),
+            Awaited::Draining => return Err(Refusal::NotReady.status("this replica ends")),
+        };
+        Ok(Response::new(proto::AwaitResponse {
+            granted,
+            queue_full,
+        }))
     }
 
     async fn keep_permits(
@@ -68,13 +78,10 @@ impl RoutingService for Routing {
         let plane = plane(request.plane)?;
         bounded(request.asked.len())?;
         let asked: BTreeSet<u64> = request.asked.into_iter().collect();
-        let held = self.known(held(request.held)?);
+        let config = self.config()?;
+        let held = known(&config, held(request.held)?);
         let mut probes = probes(plane, request.probes)?;
-        let config = self.decider.config.config();
-        probes.retain(|(provider, _)| {
-            let config = config.as_ref();
-            config.is_some_and(|config| config.provider(provider).is_some())
-        });
+        probes.retain(|(provider, _)| config.provider(provider).is_some());
         let permits = &self.decider.permits;
         let kept = permits.keep(plane, request.newest, &asked, held);
         let renewed = self.decider.renew_probes(probes);
@@ -91,7 +98,7 @@ impl RoutingService for Routing {
     ) -> Result<Response<proto::ReleasePermitsResponse>, Status> {
         let request = request.into_inner();
         let plane = plane(request.plane)?;
-        self.give_back(plane, held(request.released)?);
+        self.give_back(plane, held(request.released)?)?;
         Ok(Response::new(proto::ReleasePermitsResponse {}))
     }
 
@@ -109,26 +116,34 @@ impl RoutingService for Routing {
 
 impl Routing {
     /// What is wished for afterwards finds these permits free.
-    fn give_back(&self, plane: PlaneIncarnation, released: Held) {
-        for (pool, numbers) in self.known(released) {
+    fn give_back(&self, plane: PlaneIncarnation, released: Held) -> Result<(), Status> {
+        if released.is_empty() {
+            return Ok(());
+        }
+        let config = self.config()?;
+        for (pool, numbers) in known(&config, released) {
             for number in numbers {
                 let attempt = AttemptId { plane, number };
                 self.decider.permits.release(&pool, attempt);
             }
         }
+        Ok(())
     }
 
-    /// Only what is configured here; permits of others end by themselves.
-    fn known(&self, mut held: Held) -> Held {
+    /// The configuration; who has none yet must not let anybody believe that it heard of permits.
+    fn config(&self) -> Result<Arc<Config>, Status> {
         let config = self.decider.config.config();
-        held.retain(|pool, _| {
-            config
-                .as_ref()
-                .and_then(|config| config.connection(&pool.connection))
-                .is_some_and(|connection| connection.provider == pool.provider)
-        });
-        held
+        config.ok_or_else(|| Refusal::NotReady.status("this replica has no configuration yet"))
     }
+}
+
+/// Only what is configured here; permits of others end by themselves.
+fn known(config: &Config, mut held: Held) -> Held {
+    held.retain(|pool, _| {
+        let connection = config.connection(&pool.connection);
+        connection.is_some_and(|connection| connection.provider == pool.provider)
+    });
+    held
 }
 
 pub(super) fn plane(number: u64) -> Result<PlaneIncarnation, Status> {
@@ -189,9 +204,16 @@ fn permit_past(attempt: AttemptId, request: &proto::DecideRequest) -> Result<Per
     if request.waited_in_vain.len() > MAX_WAITED {
         return Err(Refusal::InvalidRequest.status("more than 64 entries in waited_in_vain"));
     }
+    if request.queues_full.len() > MAX_WAITED {
+        return Err(Refusal::InvalidRequest.status("more than 64 entries in queues_full"));
+    }
     let mut waited_in_vain = BTreeSet::new();
     for connection in &request.waited_in_vain {
         waited_in_vain.extend(name("waited_in_vain", connection, ConnectionId::new)?);
+    }
+    let mut queues_full = BTreeSet::new();
+    for connection in &request.queues_full {
+        queues_full.extend(name("queues_full", connection, ConnectionId::new)?);
     }
     Ok(PermitPast {
         replaces: (request.replaces > 0).then_some(AttemptId {
@@ -200,6 +222,7 @@ fn permit_past(attempt: AttemptId, request: &proto::DecideRequest) -> Result<Per
         }),
         granted: name("granted", &request.granted, ConnectionId::new)?,
         waited_in_vain,
+        queues_full,
     })
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tidegate_core::ids::{AttemptId, PlaneIncarnation, Shard};
-use tidegate_core::permit::{self, Asker, POOL_SCHEMA, Pool, Queue};
+use tidegate_core::permit::{self, Asker, POOL_SCHEMA, Pool, Queue, Shares};
 use tidegate_core::state::codec::CodecError;
 use tidegate_core::time::Timestamp;
 use tidegate_store::hot::{Cell, HotStoreError, Swap, SwapOutcome};
@@ -15,7 +15,7 @@ use crate::hot::WRITE_LIMIT;
 use crate::telemetry::metrics::PermitGrant;
 
 use super::line::{Line, Waiter};
-use super::wish::{Grant, Outcome, Wish, fold, fold_shares, join, settle};
+use super::wish::{Grant, Outcome, Wish, fold, fold_shares, join};
 use super::{Parts, Permits, PoolName, Taken, Waited};
 
 /// Most wishes that wait at a desk.
@@ -26,6 +26,8 @@ const MAX_FOLDED: usize = 512;
 const LOOK_EVERY: Duration = Duration::from_millis(25);
 /// Conflicts and failures after which a change is given up.
 const MAX_TRIES: u32 = 64;
+/// Between two tries to reach a store.
+const REACH_AGAIN: Duration = Duration::from_millis(5);
 /// How long a pool is kept at least, so that an empty one need not be made anew for each request.
 const KEEP_EMPTY_MS: u64 = 10_000;
 
@@ -43,6 +45,7 @@ pub(super) enum Put {
 /// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Desk {
+    pool: PoolName,
     key: String,
     shard: Shard,
     inbox: Mutex<Inbox>,
@@ -61,8 +64,28 @@ struct Inbox {
 struct Kept {
     /// The pool as it was last seen.
     known: Known,
-    /// Permits given out while the store was away.
-    local: Pool,
+    /// Permits given out while the store is away, or was until a moment ago.
+    shares: Shares,
+    /// The store is away.
+    away: bool,
+}
+
+impl Kept {
+    /// What is given out while the store is away.
+    fn away(&mut self) -> &mut Shares {
+        if !std::mem::replace(&mut self.away, true) {
+            self.shares.begin(&self.known.pool);
+        }
+        &mut self.shares
+    }
+
+    /// The pool was seen in the store; what was given out meanwhile is in it from now on.
+    fn back(&mut self, known: Known) {
+        *self = Self {
+            known,
+            ..Self::default()
+        };
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -98,6 +121,7 @@ enum Unchanged {
 impl Desk {
     pub(super) fn new(pool: &PoolName) -> Self {
         Self {
+            pool: pool.clone(),
             key: permit::key_text(&pool.provider, &pool.connection),
             shard: Shard::of_provider(&pool.provider),
             inbox: Mutex::default(),
@@ -125,7 +149,7 @@ impl Desk {
     /// Whether the data plane is known here to hold a permit.
     pub(super) fn knows(&self, plane: PlaneIncarnation) -> bool {
         let kept = self.kept.lock();
-        kept.known.pool.knows(plane) || kept.local.knows(plane)
+        kept.known.pool.knows(plane) || kept.shares.knows(plane)
     }
 
     /// How many permits are out.
@@ -136,7 +160,7 @@ impl Desk {
             Ok(Ok(known)) => known.pool.held(now),
             Ok(Err(_)) | Err(_) => self.kept.lock().known.pool.held(now),
         };
-        shared.saturating_add(self.kept.lock().local.held(now))
+        shared.saturating_add(self.kept.lock().shares.given(now))
     }
 
     /// Whether there is no permit for whom it is looked for: as was seen here within [`LOOK_EVERY`], or else as the store
@@ -154,9 +178,9 @@ impl Desk {
         } = looking;
         let now = parts.clock.now();
         if parts.hot.is_gone() {
-            let share = permit::share(cap, parts.live.count());
-            let local = &self.kept.lock().local;
-            return Some(!local.has_room_in_share(attempt, replaces, share, now));
+            let share = permit::share(cap, parts.live.in_fleet());
+            let mut kept = self.kept.lock();
+            return Some(!kept.away().has_room(attempt, replaces, share, now));
         }
         let is_full = |pool: &Pool| !pool.has_room(attempt, replaces, cap, Asker::Newcomer, now);
         {
@@ -186,14 +210,13 @@ impl Desk {
         let mut line = Line::default();
         loop {
             line.forget_the_gone();
-            let wishes = self.next_wishes();
-            let now = permits.parts.clock.now();
-            for attempt in line.queue.take_ended(now) {
+            let mut wishes = self.next_wishes();
+            for take_back in line.end_over(permits.parts.clock.now()) {
                 permits.parts.metrics.permit(PermitGrant::TimedOut);
-                // It was granted nothing, so there is nothing to take back.
-                _ = line.tell(attempt, Waited::TimedOut);
+                wishes.push(take_back);
             }
             if wishes.is_empty() && line.queue.is_empty() {
+                self.take_word_back(&permits).await;
                 if self.rests() {
                     return;
                 }
@@ -206,9 +229,41 @@ impl Desk {
             tokio::select! {
                 () = self.wake.notified() => {}
                 () = tokio::time::sleep(LOOK_EVERY) => {}
-                () = permits.parts.drain.cancelled() => line.disperse(),
+                () = permits.parts.drain.cancelled() => {
+                    let waiters = line.leave();
+                    // First, so that they are not counted where they ask next.
+                    self.take_word_back(&permits).await;
+                    for told in waiters {
+                        // Who is gone need not be told.
+                        _ = told.send(Waited::Draining);
+                    }
+                }
             }
         }
+    }
+
+    /// Nobody waits here any more: others need not count them, nor leave free what they wait for.
+    async fn take_word_back(&self, permits: &Permits) {
+        let Parts { clock, replica, .. } = &permits.parts;
+        let told = self
+            .kept
+            .lock()
+            .known
+            .pool
+            .tells_of_waiting(replica, clock.now());
+        if told && let Err(error) = self.change(permits, &[], &Queue::default(), 0).await {
+            tracing::debug!(pool = self.key, %error, "that nobody waits is not told; the word ends by itself");
+        }
+    }
+
+    /// The cap of those who wait, as the configuration says now: without one nobody need wait. `None` where nothing is
+    /// configured yet.
+    fn cap_now(&self, permits: &Permits) -> Option<u32> {
+        let config = permits.parts.config.config()?;
+        let connection = config.connection(&self.pool.connection);
+        let ours = connection.filter(|connection| connection.provider == self.pool.provider);
+        let cap = ours.and_then(|connection| permit::cap(connection));
+        Some(cap.unwrap_or(u32::MAX))
     }
 
     fn next_wishes(&self) -> Vec<Wish> {
@@ -235,26 +290,18 @@ impl Desk {
 
     /// Grants what can be granted and tells everybody.
     async fn serve(&self, permits: &Arc<Permits>, wishes: Vec<Wish>, line: &mut Line) {
-        let cap = line.cap(&wishes);
+        let cap = self.cap_now(permits).unwrap_or_else(|| line.cap(&wishes));
         let (outcome, local) = match self.change(permits, &wishes, &line.queue, cap).await {
-            Ok(outcome) => {
-                // What was given out while the store was away ends, too.
-                settle(
-                    &mut self.kept.lock().local,
-                    &wishes,
-                    permits.parts.clock.now(),
-                );
-                (outcome, false)
-            }
+            Ok(outcome) => (outcome, false),
             // The store is there, and others may be granted permits by it.
-            Err(error @ (Unchanged::Contended | Unchanged::Codec(_))) => {
+            Err(error @ (Unchanged::Contended | Unchanged::Codec(_) | Unchanged::Store(_))) => {
                 tracing::debug!(pool = self.key, %error, "no permits are given out for now");
                 line.cap = cap;
                 self.postpone(permits, wishes, line);
                 tokio::time::sleep(LOOK_EVERY).await;
                 return;
             }
-            Err(error @ (Unchanged::Store(_) | Unchanged::Away)) => {
+            Err(error @ Unchanged::Away) => {
                 tracing::debug!(pool = self.key, %error, "permits come from local shares");
                 (
                     self.change_locally(permits, &wishes, &line.queue, cap),
@@ -334,12 +381,15 @@ impl Desk {
         let mut again = Vec::new();
         for wish in wishes {
             match wish {
-                // Whoever wants one at once did not wait that long.
-                Wish::Take { .. } => {}
+                // Whoever wants one at once did not wait that long. A change of which nobody knows whether it ran may
+                // have granted it.
+                Wish::Take { attempt, claim, .. } => {
+                    again.push(Wish::TakeBack { attempt, claim });
+                }
                 Wish::Wait {
                     attempt,
                     claim,
-                    queue,
+                    terms,
                     told,
                     ..
                 } => match join(
@@ -347,7 +397,7 @@ impl Desk {
                     &seen,
                     replica,
                     (attempt, claim),
-                    queue,
+                    terms,
                     now,
                 ) {
                     Grant::Given | Grant::Waits => {
@@ -376,7 +426,10 @@ impl Desk {
         cap: u32,
     ) -> Result<Outcome, Unchanged> {
         let hot = &permits.parts.hot;
-        let mut known = self.kept.lock().known.clone();
+        let (mut known, shares) = {
+            let kept = self.kept.lock();
+            (kept.known.clone(), kept.shares.clone())
+        };
         let mut fresh = false;
         for _ in 0..MAX_TRIES {
             // Others may be granted permits by a store that is only slow.
@@ -386,16 +439,19 @@ impl Desk {
             let now = permits.parts.clock.now();
             let mut pool = known.pool.clone();
             pool.prune(now);
+            shares.hand_over(&mut pool, now);
             let outcome = fold(&mut pool, wishes, queue, &permits.parts.replica, cap, now);
             if pool == known.pool {
                 if fresh {
-                    self.kept.lock().known = known;
+                    self.kept.lock().back(known);
                     return Ok(outcome);
                 }
                 match hot.cell(self.shard, &self.key, WRITE_LIMIT).await {
                     Ok(found) => known = self.read(found, now)?,
-                    Err(HotStoreError::Timeout) => continue,
-                    Err(error) => return Err(error.into()),
+                    Err(error) => {
+                        may_try_again(error).await?;
+                        continue;
+                    }
                 }
                 fresh = true;
                 continue;
@@ -412,11 +468,11 @@ impl Desk {
             match hot.swap(swap, WRITE_LIMIT).await {
                 Ok(SwapOutcome::Swapped { version, .. }) => {
                     let version = Some(version);
-                    self.kept.lock().known = Known {
+                    self.kept.lock().back(Known {
                         version,
                         pool,
                         seen_at: Some(now),
-                    };
+                    });
                     return Ok(outcome);
                 }
                 Ok(SwapOutcome::Refused { found, .. }) => {
@@ -424,8 +480,10 @@ impl Desk {
                     fresh = true;
                 }
                 // It may have run; the next look tells.
-                Err(HotStoreError::Timeout) => fresh = false,
-                Err(error) => return Err(error.into()),
+                Err(error) => {
+                    may_try_again(error).await?;
+                    fresh = false;
+                }
             }
         }
         Err(Unchanged::Contended)
@@ -460,8 +518,21 @@ impl Desk {
             replica,
             ..
         } = &permits.parts;
-        let pool = &mut self.kept.lock().local;
-        fold_shares(pool, wishes, queue, replica, cap, live.count(), clock.now())
+        let mut kept = self.kept.lock();
+        let (shares, planes) = (kept.away(), live.in_fleet());
+        fold_shares(shares, wishes, queue, replica, cap, planes, clock.now())
+    }
+}
+
+/// After a failure that may pass: a store that is away is told by [`crate::hot::Hot::is_gone`], not by one call.
+async fn may_try_again(error: HotStoreError) -> Result<(), HotStoreError> {
+    match error {
+        HotStoreError::Timeout => Ok(()),
+        HotStoreError::Unreachable(_) => {
+            tokio::time::sleep(REACH_AGAIN).await;
+            Ok(())
+        }
+        error @ (HotStoreError::Protocol(_) | HotStoreError::Bounds(_)) => Err(error),
     }
 }
 

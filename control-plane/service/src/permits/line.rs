@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use tidegate_core::ids::AttemptId;
 use tidegate_core::permit::{Claim, Queue};
+use tidegate_core::time::Timestamp;
 use tokio::sync::oneshot;
 
 use super::Waited;
@@ -25,7 +26,7 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// The cap that was named last; configurations change.
+    /// The cap that was named last, for who has no configuration.
     pub(super) fn cap(&self, wishes: &[Wish]) -> u32 {
         let named = wishes.iter().rev().find_map(|wish| match wish {
             Wish::Take { cap, .. } | Wish::Wait { cap, .. } => Some(*cap),
@@ -54,12 +55,24 @@ impl Line {
             .map_err(|_| Wish::TakeBack { attempt, claim })
     }
 
-    /// Ends the wait of everybody; another replica is to be asked.
-    pub(super) fn disperse(&mut self) {
-        for (attempt, waiter) in std::mem::take(&mut self.told) {
-            self.queue.leave(attempt);
-            // Who is gone need not be told.
-            _ = waiter.told.send(Waited::Draining);
+    /// Ends the wait of those whose time is over. What takes back the permits that they may have been granted by a
+    /// change of which nobody knows whether it ran.
+    pub(super) fn end_over(&mut self, now: Timestamp) -> Vec<Wish> {
+        let mut take_back = Vec::new();
+        for attempt in self.queue.take_ended(now) {
+            if let Some(Waiter { claim, told }) = self.told.remove(&attempt) {
+                // Who is gone need not be told.
+                _ = told.send(Waited::TimedOut);
+                take_back.push(Wish::TakeBack { attempt, claim });
+            }
         }
+        take_back
+    }
+
+    /// Takes everybody out of the line.
+    pub(super) fn leave(&mut self) -> impl Iterator<Item = oneshot::Sender<Waited>> + use<> {
+        self.queue = Queue::default();
+        let told = std::mem::take(&mut self.told);
+        told.into_values().map(|waiter| waiter.told)
     }
 }

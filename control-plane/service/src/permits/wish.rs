@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 
 use tidegate_core::ids::{AttemptId, PlaneIncarnation};
-use tidegate_core::permit::{self, Asker, Claim, Joined, Pool, Queue};
-use tidegate_core::routing::PermitQueue;
+use tidegate_core::permit::{self, Asker, Claim, Joined, Pool, Queue, Shares, WaitTerms};
 use tidegate_core::time::Timestamp;
 use tokio::sync::oneshot;
 
@@ -24,7 +23,7 @@ pub(super) enum Wish {
         attempt: AttemptId,
         claim: Claim,
         cap: u32,
-        queue: PermitQueue,
+        terms: WaitTerms,
         told: oneshot::Sender<Waited>,
     },
     Release {
@@ -118,14 +117,14 @@ pub(super) fn fold(
             attempt,
             claim,
             cap,
-            queue: limits,
+            terms,
             ..
         } => {
             if pool.acquire(*attempt, None, *cap, Asker::Newcomer, now) {
                 pool.claim(*attempt, *claim);
                 return Grant::Given;
             }
-            let joined = join(queue, pool, replica, (*attempt, *claim), *limits, now);
+            let joined = join(queue, pool, replica, (*attempt, *claim), *terms, now);
             // Said at once, so that the next one is counted after it.
             queue.serve(pool, replica, 0, now);
             joined
@@ -137,7 +136,7 @@ pub(super) fn fold(
 
 /// The same from the shares of data planes, the store being away.
 pub(super) fn fold_shares(
-    pool: &mut Pool,
+    shares: &mut Shares,
     wishes: &[Wish],
     queue: &Queue,
     replica: &str,
@@ -146,9 +145,9 @@ pub(super) fn fold_shares(
     now: Timestamp,
 ) -> Outcome {
     let share = |cap| permit::share(cap, planes);
-    settle(pool, wishes, now);
+    settle_shares(shares, wishes, now);
     let mut outcome = Outcome::over(queue);
-    outcome.serve(|queue| queue.serve_shares(pool, share(cap), now));
+    outcome.serve(|queue| queue.serve_shares(shares, share(cap), now));
     outcome.grant(wishes, |queue, wish| match wish {
         Wish::Take {
             attempt,
@@ -157,23 +156,25 @@ pub(super) fn fold_shares(
             cap,
             ..
         } => {
-            let holds = pool.acquire_share(*attempt, *replaces, share(*cap), now);
-            given(pool, holds, *attempt, *claim)
+            if shares.acquire((*attempt, *claim), *replaces, share(*cap), now) {
+                Grant::Given
+            } else {
+                Grant::Refused
+            }
         }
         Wish::Wait {
             attempt,
             claim,
             cap,
-            queue: limits,
+            terms,
             ..
         } => {
-            if pool.acquire_share(*attempt, None, share(*cap), now) {
-                pool.claim(*attempt, *claim);
+            if shares.acquire((*attempt, *claim), None, share(*cap), now) {
                 return Grant::Given;
             }
             // Nobody knows who waits elsewhere.
             let nobody = Pool::default();
-            join(queue, &nobody, replica, (*attempt, *claim), *limits, now)
+            join(queue, &nobody, replica, (*attempt, *claim), *terms, now)
         }
         Wish::Release { .. } | Wish::TakeBack { .. } | Wish::Renew { .. } => Grant::Given,
     });
@@ -194,18 +195,17 @@ pub(super) fn join(
     pool: &Pool,
     replica: &str,
     who: (AttemptId, Claim),
-    limits: PermitQueue,
+    terms: WaitTerms,
     now: Timestamp,
 ) -> Grant {
-    let PermitQueue { depth, timeout_ms } = limits;
-    match queue.join(pool, replica, who, depth, timeout_ms, now) {
+    match queue.join(pool, replica, who, terms, now) {
         Joined::Waits => Grant::Waits,
         Joined::Full => Grant::Refused,
     }
 }
 
 /// Takes out what has ended and renews the rest.
-pub(super) fn settle(pool: &mut Pool, wishes: &[Wish], now: Timestamp) {
+fn settle(pool: &mut Pool, wishes: &[Wish], now: Timestamp) {
     pool.prune(now);
     for wish in wishes {
         match wish {
@@ -217,6 +217,24 @@ pub(super) fn settle(pool: &mut Pool, wishes: &[Wish], now: Timestamp) {
                 newest,
                 ..
             } => pool.renew(*plane, keep, *newest, now),
+            Wish::Take { .. } | Wish::Wait { .. } => {}
+        }
+    }
+}
+
+/// The same with shares.
+fn settle_shares(shares: &mut Shares, wishes: &[Wish], now: Timestamp) {
+    shares.prune(now);
+    for wish in wishes {
+        match wish {
+            Wish::Release { attempt } => shares.release(*attempt),
+            Wish::TakeBack { attempt, claim } => shares.take_back(*attempt, *claim),
+            Wish::Renew {
+                plane,
+                keep,
+                newest,
+                ..
+            } => shares.renew(*plane, keep, *newest, now),
             Wish::Take { .. } | Wish::Wait { .. } => {}
         }
     }

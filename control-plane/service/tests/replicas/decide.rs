@@ -221,6 +221,7 @@ async fn unknown_tickets_are_not_granted_and_bad_questions_are_refused() {
                 number: 1,
             }),
             ticket: b"?".to_vec(),
+            waited_ms: 0,
         })
         .await
         .unwrap_err();

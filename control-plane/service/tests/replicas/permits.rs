@@ -22,6 +22,9 @@ mod many;
 const PLANE: u64 = 7;
 const OTHER: u64 = 8;
 
+/// Members of a combo that is refused at once what is full.
+const NOBODY_WAITS: &str = r#"{"queueDepth": 0}"#;
+
 fn document(cap: u32, strategy: &str, members: &str) -> config::Document {
     let mut capped = connection("alpha-1", ALPHA, 1);
     capped.max_concurrent = Some(cap);
@@ -114,12 +117,23 @@ fn awaiting(plane: u64, number: u64, ticket: &[u8]) -> routing::AwaitRequest {
     routing::AwaitRequest {
         attempt: Some(common::AttemptId { plane, number }),
         ticket: ticket.to_vec(),
+        waited_ms: 0,
     }
+}
+
+/// Waits in the background.
+fn waits(
+    replica: &Replica,
+    request: routing::AwaitRequest,
+) -> tokio::task::JoinHandle<routing::AwaitResponse> {
+    let mut client = replica.routing();
+    let waits = async move { client.r#await(request).await.unwrap().into_inner() };
+    TaskTracker::new().spawn(waits)
 }
 
 #[tokio::test]
 async fn replicas_share_one_pool_and_an_attempt_has_one_permit() {
-    let (_fleet, [one, two]) = fleet(2, "priority", "").await;
+    let (_fleet, [one, two]) = fleet(2, "priority", NOBODY_WAITS).await;
     for replica in [&one, &two, &one] {
         assert!(
             holds(replica, PLANE, 1).await,
@@ -280,7 +294,8 @@ async fn the_queue_is_bounded_over_replicas_and_waits_end() {
         let began = std::time::Instant::now();
         let request = awaiting(PLANE, 4, &ticket);
         let answer = replica.routing().r#await(request).await.unwrap();
-        assert!(!answer.into_inner().granted);
+        let answer = answer.into_inner();
+        assert!(!answer.granted && answer.queue_full);
         assert!(began.elapsed() < Duration::from_millis(250));
     }
     let granted = within("the waits to end", waiting.join_all()).await;
@@ -322,6 +337,69 @@ async fn a_replica_that_ends_sends_its_queue_elsewhere() {
     within("the end", one.plane.shutdown()).await;
     let refused = within("the answer", waiting).await.unwrap().unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable);
+}
+
+#[tokio::test]
+async fn an_account_is_waited_for_when_nothing_else_is_left() {
+    let (_fleet, [one, two]) = fleet(1, "priority", r#"{"queueDepth": 1}"#).await;
+    assert!(holds(&one, PLANE, 1).await);
+    let wait = wait_for(&two, OTHER, 1).await;
+    assert_eq!(wait.wait_ms, 30_000);
+    let waiting = waits(&two, awaiting(OTHER, 1, &wait.ticket));
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    let another = waits(&one, awaiting(PLANE, 2, &wait.ticket));
+    assert!(within("the answer", another).await.unwrap().queue_full);
+    let full = vec!["alpha-1".to_owned()];
+    for (queues_full, code) in [
+        (full.clone(), "SEMAPHORE_QUEUE_FULL"),
+        (Vec::new(), "SEMAPHORE_TIMEOUT"),
+    ] {
+        let refused = routing::DecideRequest {
+            waited_in_vain: full.clone(),
+            queues_full,
+            ..question(PLANE, 3)
+        };
+        let Step::Reject(rejection) = decide(&one, refused).await else {
+            panic!("it was not refused");
+        };
+        assert_eq!((rejection.status, rejection.code.as_str()), (429, code));
+        assert_eq!(rejection.terminal_reason, "concurrency_cap");
+    }
+    release(&one, PLANE, &[1]).await;
+    assert!(within("the grant", waiting).await.unwrap().granted);
+}
+
+#[tokio::test]
+async fn a_wait_that_began_elsewhere_ends_when_it_would_have() {
+    let (_fleet, [one]) = fleet(1, "priority", "").await;
+    assert!(holds(&one, PLANE, 1).await);
+    let ticket = wait_for(&one, PLANE, 2).await.ticket;
+    let request = routing::AwaitRequest {
+        waited_ms: 29_900,
+        ..awaiting(PLANE, 2, &ticket)
+    };
+    let answer = within("the end", waits(&one, request)).await.unwrap();
+    assert!(!answer.granted && !answer.queue_full);
+}
+
+#[tokio::test]
+async fn who_waits_goes_when_the_cap_is_raised() {
+    let (_fleet, [one]) = fleet(1, "priority", "").await;
+    assert!(holds(&one, PLANE, 1).await);
+    let ticket = wait_for(&one, PLANE, 2).await.ticket;
+    let waiting: Vec<_> = (2..=5)
+        .map(|number| waits(&one, awaiting(PLANE, number, &ticket)))
+        .collect();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(waiting.iter().all(|waits| !waits.is_finished()));
+    let request = admin::ApplyConfigurationRequest {
+        expected_version: Some(2),
+        ..apply_request(document(5, "priority", ""))
+    };
+    one.apply(request).await.unwrap();
+    for waits in waiting {
+        assert!(within("the grant", waits).await.unwrap().granted);
+    }
 }
 
 #[tokio::test]
@@ -393,6 +471,12 @@ async fn what_is_not_understood_about_permits_is_refused() {
     assert_eq!(refused.code(), Code::InvalidArgument);
     let many = routing::DecideRequest {
         waited_in_vain: vec!["alpha-1".to_owned(); 65],
+        ..question(PLANE, 1)
+    };
+    let refused = client.decide(many).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    let many = routing::DecideRequest {
+        queues_full: vec!["alpha-1".to_owned(); 65],
         ..question(PLANE, 1)
     };
     let refused = client.decide(many).await.unwrap_err();

@@ -49,6 +49,12 @@ pub(super) fn question(
             .map(ToString::to_string)
             .unwrap_or_default(),
         waited_in_vain: ask.waited.in_vain.iter().map(ToString::to_string).collect(),
+        queues_full: ask
+            .waited
+            .queues_full
+            .iter()
+            .map(ToString::to_string)
+            .collect(),
         released,
     }
 }
@@ -93,6 +99,7 @@ pub(super) fn answer(ask: &Ask, response: proto::DecideResponse) -> Result<Answe
                         .map_err(|error| invalid("wait.connection", &error.to_string()))?,
                     limit: wait,
                     ticket: message.ticket,
+                    waited: Duration::ZERO,
                 })),
                 proto::WaitKind::Unspecified => return Err(invalid("wait.kind", "unknown kind")),
             }

@@ -1,12 +1,14 @@
 //! Waiting for a permit at the control plane.
 
+use std::future::pending;
 use std::time::Duration;
 
 use tidegate_core::ids::AttemptId;
-use tidegate_proto::routing::v1::AwaitRequest;
 use tidegate_proto::routing::v1::routing_service_client::RoutingServiceClient;
+use tidegate_proto::routing::v1::{AwaitRequest, AwaitResponse};
 use tidegate_wire::attempt::id_to_proto;
 use tokio::time::{Instant, timeout_at};
+use tonic::Status;
 
 use super::grant::Awaited;
 use crate::client::Inner;
@@ -39,20 +41,40 @@ impl Inner {
         let Some(replica) = self.replicas.choose(now, Asked::default()) else {
             return self.broken().await;
         };
+        let mut silent = replica.fell_silent();
         let mut client = RoutingServiceClient::new(replica.channel());
         let awaited = Awaited::new(&self.permits, attempt.number, pool);
         let waiting = client.r#await(AwaitRequest {
             attempt: Some(id_to_proto(attempt)),
             ticket: wait.ticket.clone(),
+            waited_ms: waited_ms(wait.waited),
         });
-        match timeout_at(deadline, waiting).await {
-            Ok(Ok(answer)) if answer.get_ref().granted => {
-                awaited.granted();
-                PermitWaited::Granted
+        let waiting = async {
+            tokio::select! {
+                answer = waiting => answer,
+                // A replica that hangs answers no more than one that is gone, and those who wait are overtaken elsewhere.
+                () = async { if silent.changed().await.is_err() { pending::<()>().await } } => {
+                    Err(Status::unavailable("the replica fell silent"))
+                }
             }
-            Ok(Ok(_)) => {
-                awaited.refused();
-                PermitWaited::InVain
+        };
+        match timeout_at(deadline, waiting).await {
+            Ok(Ok(answer)) => {
+                let AwaitResponse {
+                    granted,
+                    queue_full,
+                } = answer.into_inner();
+                if granted {
+                    awaited.granted();
+                    PermitWaited::Granted
+                } else {
+                    awaited.refused();
+                    if queue_full {
+                        PermitWaited::QueueFull
+                    } else {
+                        PermitWaited::InVain
+                    }
+                }
             }
             Ok(Err(status)) => {
                 tracing::debug!(replica = %replica.name, error = %status, "no grant");
@@ -69,4 +91,12 @@ impl Inner {
         tokio::time::sleep(self.limits.decide).await;
         PermitWaited::Broken
     }
+}
+
+/// As it travels: 0 is for those who come for the first time.
+fn waited_ms(waited: Duration) -> u64 {
+    if waited.is_zero() {
+        return 0;
+    }
+    u64::try_from(waited.as_millis()).unwrap_or(u64::MAX).max(1)
 }

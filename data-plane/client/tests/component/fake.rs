@@ -94,7 +94,13 @@ pub(crate) struct Replica {
     pub(crate) permits: AtomicBool,
     /// Waits for a permit end with one.
     pub(crate) grants: AtomicBool,
+    /// Waits for a permit never end.
+    pub(crate) hangs: AtomicBool,
+    /// Otherwise they end because the queue is full.
+    pub(crate) queue_full: AtomicBool,
     pub(crate) awaited: AtomicUsize,
+    /// How long those who wait had waited elsewhere, in ms.
+    pub(crate) awaits: Mutex<Vec<u64>>,
     pub(crate) reported: Mutex<Vec<report::ReportRequest>>,
     pub(crate) report_streams: AtomicUsize,
     pub(crate) watched: Mutex<Vec<config::WatchRequest>>,
@@ -102,6 +108,8 @@ pub(crate) struct Replica {
     pub(crate) abandoned: Mutex<Vec<routing::AbandonRequest>>,
     pub(crate) kept: Mutex<Vec<routing::KeepPermitsRequest>>,
     pub(crate) released: Mutex<Vec<routing::ReleasePermitsRequest>>,
+    /// What is given back is not heard of.
+    pub(crate) release_fails: AtomicBool,
     pub(crate) tokens: Mutex<BTreeSet<String>>,
     pub(crate) leasing: Arc<Leasing>,
     snapshot: Mutex<Option<config::Snapshot>>,
@@ -135,7 +143,10 @@ impl Replica {
             questions: Mutex::default(),
             permits: AtomicBool::new(false),
             grants: AtomicBool::new(true),
+            hangs: AtomicBool::new(false),
+            queue_full: AtomicBool::new(false),
             awaited: AtomicUsize::new(0),
+            awaits: Mutex::default(),
             reported: Mutex::default(),
             report_streams: AtomicUsize::new(0),
             watched: Mutex::default(),
@@ -143,6 +154,7 @@ impl Replica {
             abandoned: Mutex::default(),
             kept: Mutex::default(),
             released: Mutex::default(),
+            release_fails: AtomicBool::new(false),
             tokens: Mutex::default(),
             leasing: Arc::default(),
             snapshot: Mutex::new(Some(setting::snapshot(1))),
@@ -302,11 +314,19 @@ impl RoutingService for Service {
         &self,
         request: Request<routing::AwaitRequest>,
     ) -> Result<Response<routing::AwaitResponse>, Status> {
-        assert_eq!(request.into_inner().ticket, b"ticket");
+        let request = request.into_inner();
+        assert_eq!(request.ticket, b"ticket");
+        self.0.awaits.lock().push(request.waited_ms);
+        if self.0.hangs.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
         sleep(Duration::from_secs(4)).await;
         self.0.awaited.fetch_add(1, Ordering::Relaxed);
         let granted = self.0.grants.load(Ordering::Relaxed);
-        Ok(Response::new(routing::AwaitResponse { granted }))
+        Ok(Response::new(routing::AwaitResponse {
+            granted,
+            queue_full: !granted && self.0.queue_full.load(Ordering::Relaxed),
+        }))
     }
 
     async fn abandon(
@@ -329,6 +349,9 @@ impl RoutingService for Service {
         &self,
         request: Request<routing::ReleasePermitsRequest>,
     ) -> Result<Response<routing::ReleasePermitsResponse>, Status> {
+        if self.0.release_fails.load(Ordering::Relaxed) {
+            return Err(Status::unavailable("on demand"));
+        }
         self.0.released.lock().push(request.into_inner());
         Ok(Response::new(routing::ReleasePermitsResponse {}))
     }

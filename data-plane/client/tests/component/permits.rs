@@ -8,7 +8,7 @@ use tidegate_core::ids::AttemptId;
 use tidegate_core::routing::ExclusionReason;
 use tidegate_plane_client::{Answer, Ask, PermitWait, PermitWaited, Step};
 use tidegate_proto::routing::v1 as routing;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::fake::{Deciding, Replica};
 use super::setting::{Setting, ask, connection, dispatched, until};
@@ -68,7 +68,10 @@ async fn decide_after_a_wait(setting: &Setting) -> Answer {
     let mut question = ask(attempt, "smart");
     match setting.client.await_permit(attempt, &wait).await {
         PermitWaited::Granted => question.waited.granted = Some(wait.connection),
-        PermitWaited::InVain => {
+        waited @ (PermitWaited::InVain | PermitWaited::QueueFull) => {
+            if waited == PermitWaited::QueueFull {
+                question.waited.queues_full.push(wait.connection.clone());
+            }
             question.attempt = setting.client.next_attempt();
             question.waited.in_vain.push(wait.connection);
         }
@@ -141,6 +144,58 @@ async fn a_wait_in_vain_is_told_in_the_next_question() {
     assert_eq!(questions[1].granted, "");
     assert_eq!(questions[1].waited_in_vain, ["a1"]);
     assert_eq!(released(&replica), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_that_is_full_is_told_in_the_next_question() {
+    let (setting, replica) = setting(Deciding::GrantThenTo("b1")).await;
+    replica.grants.store(false, Ordering::Relaxed);
+    replica.queue_full.store(true, Ordering::Relaxed);
+    decide_after_a_wait(&setting).await;
+    let question = replica.questions.lock()[1].clone();
+    assert_eq!(question.waited_in_vain, ["a1"]);
+    assert_eq!(question.queues_full, ["a1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_goes_on_says_how_long_it_waited_elsewhere() {
+    let (setting, replica) = setting(Deciding::GrantThenTo("a1")).await;
+    let begun = wanted(&setting).await;
+    for (waited, told) in [
+        (Duration::ZERO, 0),
+        (Duration::from_micros(1), 1),
+        (Duration::from_millis(2_500), 2_500),
+    ] {
+        let wait = PermitWait {
+            waited,
+            ..begun.clone()
+        };
+        let attempt = setting.client.next_attempt();
+        assert_eq!(
+            setting.client.await_permit(attempt, &wait).await,
+            PermitWaited::Granted
+        );
+        assert_eq!(replica.awaits.lock().last(), Some(&told));
+    }
+}
+
+/// A replica that stands still would otherwise be waited at until its connection is found to be dead.
+#[tokio::test(start_paused = true)]
+async fn a_wait_ends_when_its_replica_falls_silent() {
+    let (setting, replica) = setting(Deciding::GrantThenTo("a1")).await;
+    let wait = PermitWait {
+        limit: Duration::from_secs(60),
+        ..wanted(&setting).await
+    };
+    replica.hangs.store(true, Ordering::Relaxed);
+    replica.beats.store(false, Ordering::Relaxed);
+    let attempt = setting.client.next_attempt();
+    let began = Instant::now();
+    let waited = setting.client.await_permit(attempt, &wait).await;
+    assert_eq!(waited, PermitWaited::Broken);
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    is_released(&replica, "a1", attempt.number).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -219,6 +274,32 @@ async fn without_a_control_plane_a_share_is_given_out_here() {
     assert!(!dispatched(&elsewhere).permit);
     setting.client.release(id(&answers[0]));
     assert_eq!(connection(&setting.decide("c/m").await), "c1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_hears_is_named_in_questions_and_given_back_again() {
+    let (setting, replica) = setting(Deciding::To("a1")).await;
+    let first = id(&setting.decide("smart").await);
+    replica.release_fails.store(true, Ordering::Relaxed);
+    setting.client.release(first);
+    for _ in 0..3 {
+        sleep(Duration::from_secs(2)).await;
+        let next = id(&setting.decide("smart").await);
+        let questions = replica.questions.lock().clone();
+        let named = &questions.last().unwrap().released[0].numbers;
+        assert!(named.contains(&first.number));
+        setting.client.release(next);
+    }
+    replica.release_fails.store(false, Ordering::Relaxed);
+    until("all four are given back", || {
+        let numbers = released(&replica).into_iter().flat_map(|held| held.numbers);
+        numbers.collect::<Vec<_>>().len() == 4
+    })
+    .await;
+    setting.decide("smart").await;
+    assert_eq!(replica.questions.lock().last().unwrap().released, []);
+    let failed = &setting.client.metrics().permit_releases_failed;
+    assert!(failed.get() >= 3);
 }
 
 #[tokio::test(start_paused = true)]

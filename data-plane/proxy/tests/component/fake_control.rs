@@ -58,6 +58,8 @@ pub(crate) struct FakeControl {
     pub(crate) leases: FakeLeases,
     /// Managed requests are refused by this rule.
     pub(crate) refuses_managed: Mutex<Option<LeaseError>>,
+    /// The next wait that ends is broken.
+    pub(crate) breaks: AtomicBool,
 }
 
 #[derive(Default)]
@@ -83,6 +85,8 @@ pub(crate) struct Heard {
     pub(crate) leases: Vec<Option<LeaseName>>,
     /// The attempt of each wait for a permit.
     pub(crate) awaited: Vec<AttemptId>,
+    /// How long each of them had waited elsewhere.
+    pub(crate) waited: Vec<Duration>,
     pub(crate) asks: u64,
     /// Notes that were asked for.
     pub(crate) notes_asked: u64,
@@ -162,6 +166,7 @@ impl FakeControl {
             freed: Notify::new(),
             leases: FakeLeases::default(),
             refuses_managed: Mutex::default(),
+            breaks: AtomicBool::new(false),
         }
     }
 
@@ -229,6 +234,7 @@ impl FakeControl {
                 connection: ConnectionId::new("two-a").unwrap(),
                 limit: Duration::from_secs(30),
                 ticket: Vec::new(),
+                waited: Duration::ZERO,
             }))
         } else {
             self.step(ask, decision)
@@ -377,9 +383,13 @@ impl ControlPort for FakeControl {
         self.leases.fence(lease, key, connection).await
     }
 
-    async fn await_permit(&self, attempt: AttemptId, _wait: &PermitWait) -> PermitWaited {
+    async fn await_permit(&self, attempt: AttemptId, wait: &PermitWait) -> PermitWaited {
         self.heard.lock().awaited.push(attempt);
+        self.heard.lock().waited.push(wait.waited);
         self.freed.notified().await;
+        if self.breaks.swap(false, Ordering::Relaxed) {
+            return PermitWaited::Broken;
+        }
         PermitWaited::Granted
     }
 

@@ -135,6 +135,31 @@ async fn a_failure_is_told_before_a_permit_is_waited_for() {
 }
 
 #[tokio::test]
+async fn a_wait_that_broke_goes_on_where_it_was() {
+    let bench = Bench::start().await;
+    bench.control.is_full.store(true, Ordering::Relaxed);
+    bench.control.breaks.store(true, Ordering::Relaxed);
+    bench.one.set_default(Mode::status(503));
+    let body = chat("duo", false);
+    let waits = async {
+        for waits in 1..=2 {
+            bench
+                .until("the wait", |bench| {
+                    bench.control.heard().awaited.len() == waits
+                })
+                .await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            bench.control.freed.notify_one();
+        }
+    };
+    let (reply, ()) = tokio::join!(bench.client.post(CHAT, &body), waits);
+    assert_eq!(reply.status, 200);
+    let waited = bench.control.heard().waited;
+    assert_eq!(waited[0], Duration::ZERO);
+    assert!(waited[1] >= Duration::from_millis(50), "{waited:?}");
+}
+
+#[tokio::test]
 async fn nobody_keeps_a_permit_while_the_list_waits_to_be_repeated() {
     let bench = Bench::start_with(Options {
         combo: json!({"maxSetRetries": 1, "setRetryDelayMs": 300}),

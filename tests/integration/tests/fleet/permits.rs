@@ -238,7 +238,7 @@ async fn a_wait_ends_with_the_time_of_its_request() -> Result<()> {
 
 #[tokio::test]
 async fn a_full_account_is_passed_over_and_named() -> Result<()> {
-    let world = capped(1, "priority", "").await?;
+    let world = capped(1, "priority", "queueDepth: 0").await?;
     let gate = Gate::new();
     world.one.set(one_a(), held_at(&gate));
     let first = send(&world, 0, "only")?;
@@ -257,6 +257,120 @@ async fn a_full_account_is_passed_over_and_named() -> Result<()> {
     gate.open();
     assert_eq!(first.answer().await?.status, 200);
     serves(&world, 1, LIMIT).await
+}
+
+/// Plain requests for a model of a provider; the account runs one at a time, and nothing says how long they wait.
+async fn plain() -> Result<(World, Gate)> {
+    let world = capped(1, "priority", "").await?;
+    let gate = Gate::new();
+    world.one.set(one_a(), held_at(&gate));
+    Ok((world, gate))
+}
+
+/// Long enough that a request which need not wait would have been sent.
+const A_WHILE: Duration = Duration::from_millis(300);
+
+#[tokio::test]
+async fn vector_sessions_39_the_second_of_two_requests_waits_for_the_first() -> Result<()> {
+    let (world, gate) = plain().await?;
+    let first = send(&world, 0, "one/m")?;
+    reaches(&world, 1).await?;
+    let second = send(&world, 1, "one/m")?;
+    tokio::time::sleep(A_WHILE).await;
+    assert_eq!(world.one.log().count(&one_a()), 1);
+    gate.open();
+    assert_eq!(first.answer().await?.status, 200);
+    assert_eq!(second.answer().await?.status, 200);
+    assert_eq!(world.one.log().most_at_once(&one_a()), 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn vector_sessions_39_what_is_given_back_twice_is_one_place() -> Result<()> {
+    let (world, _gate) = plain().await?;
+    world.one.set(one_a(), Mode::Stall { events: 2 });
+    // The end of the body gives the permit back, and the next message of the data plane says again that it ended.
+    drop(stream(&world, 0).await?);
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    let gate = Gate::new();
+    world.one.set(one_a(), held_at(&gate));
+    let before = world.one.log().count(&one_a());
+    let sent: Vec<Sent> = (0..3)
+        .map(|plane| send(&world, plane % 2, "one/m"))
+        .collect::<Result<_>>()?;
+    reaches(&world, before + 1).await?;
+    tokio::time::sleep(A_WHILE).await;
+    assert_eq!(world.one.log().count(&one_a()), before + 1);
+    gate.open();
+    for sent in sent {
+        assert_eq!(sent.answer().await?.status, 200);
+    }
+    Ok(())
+}
+
+/// One runs and twenty wait, half of them through each data plane.
+async fn one_and_twenty() -> Result<(World, Gate, Vec<Sent>)> {
+    let (world, gate) = plain().await?;
+    let mut sent = vec![send(&world, 0, "one/m")?];
+    reaches(&world, 1).await?;
+    for number in 0..20 {
+        sent.push(send(&world, number % 2, "one/m")?);
+    }
+    // All of them stand in line.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(world.one.log().count(&one_a()), 1);
+    Ok((world, gate, sent))
+}
+
+#[tokio::test]
+async fn vector_sessions_40_one_too_many_at_an_accounts_gate_is_told_that_it_is_full() -> Result<()>
+{
+    let (world, gate, sent) = one_and_twenty().await?;
+    let extra = chat(world.data_plane(1)?, "one/m").await?;
+    assert_eq!(extra.status, 429, "{extra:?}");
+    assert_eq!(extra.json()["error"]["code"], "SEMAPHORE_QUEUE_FULL");
+    assert_eq!(extra.headers["retry-after"], "1");
+    gate.open();
+    for sent in sent {
+        assert_eq!(sent.answer().await?.status, 200);
+    }
+    assert_eq!(world.one.log().most_at_once(&one_a()), 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_killed_control_plane_with_twenty_waiters_blocks_nobody_longer_than_its_word_is_true()
+-> Result<()> {
+    let (world, gate, sent) = one_and_twenty().await?;
+    world.fleet.control_planes[0].process.kill().await?;
+    gate.open();
+    let opened = Instant::now();
+    reaches(&world, 2).await?;
+    // The word is true for 3 s; the rest is for a busy machine.
+    assert!(opened.elapsed() < Duration::from_secs(8));
+    // Nobody was told that the line is full because it stood there before.
+    for sent in sent {
+        let answer = sent.answer().await?;
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+    assert_eq!(world.one.log().most_at_once(&one_a()), 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_wait_for_an_account_that_was_in_vain_is_told() -> Result<()> {
+    let world = capped(1, "priority", "queueTimeoutMs: 300").await?;
+    let gate = Gate::new();
+    world.one.set(one_a(), held_at(&gate));
+    let first = send(&world, 0, "only")?;
+    reaches(&world, 1).await?;
+    let second = chat(world.data_plane(1)?, "also").await?;
+    assert_eq!(second.status, 429, "{second:?}");
+    assert_eq!(second.json()["error"]["code"], "SEMAPHORE_TIMEOUT");
+    assert_eq!(second.headers["retry-after"], "1");
+    gate.open();
+    assert_eq!(first.answer().await?.status, 200);
+    Ok(())
 }
 
 #[tokio::test]
@@ -297,7 +411,7 @@ async fn round_robin_goes_on_when_the_wait_was_in_vain() -> Result<()> {
 #[tokio::test]
 async fn a_stream_holds_its_permit_to_the_end_and_a_client_that_leaves_gives_it_back() -> Result<()>
 {
-    let world = capped(1, "priority", "").await?;
+    let world = capped(1, "priority", "queueDepth: 0").await?;
     world.one.set(one_a(), Mode::Stall { events: 2 });
     let body = stream(&world, 0).await?;
     for _ in 0..3 {
@@ -340,7 +454,7 @@ async fn a_retry_on_the_same_account_takes_the_permit_over() -> Result<()> {
 
 #[tokio::test]
 async fn vector_sessions_39_a_killed_data_planes_permits_come_back() -> Result<()> {
-    let world = capped(1, "priority", "").await?;
+    let world = capped(1, "priority", "queueDepth: 0").await?;
     world.one.set(one_a(), Mode::Stall { events: 2 });
     let _body = stream(&world, 0).await?;
     world.fleet.data_planes[0].process.kill().await?;
@@ -355,7 +469,7 @@ async fn vector_sessions_39_a_killed_data_planes_permits_come_back() -> Result<(
 
 #[tokio::test]
 async fn a_long_request_keeps_its_permit_past_its_first_end() -> Result<()> {
-    let world = capped(1, "priority", "").await?;
+    let world = capped(1, "priority", "queueDepth: 0").await?;
     world.one.set(one_a(), Mode::Stall { events: 2 });
     let body = stream(&world, 0).await?;
     let end = Instant::now() + Duration::from_secs(34);
@@ -402,7 +516,10 @@ async fn without_the_store_each_data_plane_has_its_share() -> Result<()> {
         .document()
         .replace("{id: one-a,", "{id: one-a, maxConcurrent: 2,")
         .replace("{id: one-b,", "{id: one-b, enabled: false,")
-        .replace("keys:", "  - {name: only, steps: [one/m]}\nkeys:");
+        .replace(
+            "keys:",
+            "  - {name: only, steps: [one/m], config: {queueDepth: 0}}\nkeys:",
+        );
     world.fleet.apply(&document).await?;
     let gate = Gate::new();
     world.one.set(one_a(), held_at(&gate));

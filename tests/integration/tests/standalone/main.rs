@@ -117,14 +117,14 @@ async fn official_sdks_work() -> Result<()> {
 }
 
 /// The account `a` runs one request at a time, and nothing else serves the combo `only`.
-fn one_at_a_time(strategy: &str, document: &str) -> String {
+fn one_at_a_time(strategy: &str, queue_depth: u32, document: &str) -> String {
     document
         .replace("{id: a,", "{id: a, maxConcurrent: 1,")
         .replace("{id: b,", "{id: b, enabled: false,")
         .replace(
             "keys:",
             &format!(
-                "  - {{name: only, strategy: {strategy}, steps: [one/m], config: {{queueDepth: 100}}}}\nkeys:"
+                "  - {{name: only, strategy: {strategy}, steps: [one/m], config: {{queueDepth: {queue_depth}}}}}\nkeys:"
             ),
         )
 }
@@ -141,7 +141,7 @@ async fn burst(standalone: &Standalone, clients: usize) -> Result<Vec<Answer>> {
 #[tokio::test]
 async fn a_burst_waits_for_an_account_that_runs_one_request_at_a_time() -> Result<()> {
     let standalone =
-        Standalone::start_with(|document| one_at_a_time("round-robin", &document)).await?;
+        Standalone::start_with(|document| one_at_a_time("round-robin", 100, &document)).await?;
     for answer in burst(&standalone, 60).await? {
         assert_eq!(answer.status, 200, "{answer:?}");
     }
@@ -152,7 +152,7 @@ async fn a_burst_waits_for_an_account_that_runs_one_request_at_a_time() -> Resul
 #[tokio::test]
 async fn a_client_that_asks_one_after_the_other_finds_its_permit_free() -> Result<()> {
     let standalone =
-        Standalone::start_with(|document| one_at_a_time("priority", &document)).await?;
+        Standalone::start_with(|document| one_at_a_time("priority", 0, &document)).await?;
     for _ in 0..60 {
         let answer = chat(standalone.http, "only").await?;
         assert_eq!(answer.status, 200, "{answer:?}");
@@ -163,7 +163,7 @@ async fn a_client_that_asks_one_after_the_other_finds_its_permit_free() -> Resul
 #[tokio::test]
 async fn a_burst_that_does_not_wait_is_told_when_to_come_back() -> Result<()> {
     let standalone =
-        Standalone::start_with(|document| one_at_a_time("priority", &document)).await?;
+        Standalone::start_with(|document| one_at_a_time("priority", 0, &document)).await?;
     let answers = burst(&standalone, 60).await?;
     let (served, refused): (Vec<_>, Vec<_>) =
         answers.into_iter().partition(|answer| answer.status == 200);

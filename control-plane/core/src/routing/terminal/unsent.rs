@@ -4,6 +4,7 @@ use crate::ids::ConnectionId;
 use crate::routing::accounts::{Scene, no_account};
 use crate::routing::exclusion::Exclusions;
 use crate::routing::filters::is_context_a_fault;
+use crate::routing::permits::ALL_FULL;
 use crate::routing::resolve::Route;
 use crate::routing::wording::{named, printable};
 use crate::routing::{Exclusion, ExclusionReason, Input, Rejection};
@@ -106,7 +107,7 @@ pub(in crate::routing) fn nothing_dispatched(
     } else if excluded.any_full() {
         (
             429,
-            "concurrency_cap",
+            ALL_FULL,
             error_type(429),
             format!(
                 "every account that could be used runs as many requests as it may: {}",

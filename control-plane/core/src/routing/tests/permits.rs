@@ -74,8 +74,8 @@ fn vector_routing_v_sm6_switched_off_quota_pools_need_no_permit() {
 }
 
 #[rstest]
-#[case::priority(Strategy::Priority, PermitPolicy::Skip)]
-#[case::random(Strategy::Random, PermitPolicy::Skip)]
+#[case::priority(Strategy::Priority, PermitPolicy::WaitThenRefuse(queue(20, 30_000)))]
+#[case::random(Strategy::Random, PermitPolicy::WaitThenRefuse(queue(20, 30_000)))]
 #[case::round_robin(Strategy::RoundRobin, PermitPolicy::WaitThenSkip(queue(20, 30_000)))]
 #[case::quota_share(Strategy::QuotaShare, PermitPolicy::WaitThenSend(queue(20, 30_000)))]
 fn the_strategy_says_what_follows_when_no_permit_is_free(
@@ -96,11 +96,44 @@ fn the_combo_says_how_long_is_waited() {
 }
 
 #[test]
-fn a_request_that_names_no_combo_does_not_wait() {
+fn a_request_that_names_no_combo_waits_as_long_as_accounts_have_it() {
     let mut world = world([Some(1); 2], Strategy::QuotaShare, json!({}), json!({}));
     world.facts.model = "p/m".to_owned();
     let policy = world.dispatch().permit.unwrap().policy;
+    assert_eq!(policy, PermitPolicy::WaitThenRefuse(queue(20, 30_000)));
+}
+
+#[test]
+fn a_combo_may_have_nobody_wait() {
+    let combo = json!({"queueDepth": 0});
+    let world = world([Some(1); 2], Strategy::Priority, combo, json!({}));
+    let policy = world.dispatch().permit.unwrap().policy;
     assert_eq!(policy, PermitPolicy::Skip);
+}
+
+#[rstest]
+#[case::full(WaitEnd::QueueFull, "SEMAPHORE_QUEUE_FULL")]
+#[case::in_vain(WaitEnd::TimedOut, "SEMAPHORE_TIMEOUT")]
+fn the_answer_says_how_the_wait_ended(#[case] end: WaitEnd, #[case] code: &str) {
+    let mut world = world([Some(1); 2], Strategy::Priority, json!({}), json!({}));
+    for connection in ["a", "b"] {
+        let connection = ConnectionId::new(connection).unwrap();
+        world.view.full.insert(connection);
+    }
+    let rejection = world.reject().after_wait(end);
+    assert_eq!((rejection.status, rejection.code.as_str()), (429, code));
+    assert_eq!(rejection.terminal_reason, "concurrency_cap");
+    assert_eq!(rejection.retry_after_secs, Some(1));
+    // What is refused for another reason says that.
+    world.view.full.clear();
+    world
+        .without_credential
+        .insert(ConnectionId::new("a").unwrap());
+    world
+        .without_credential
+        .insert(ConnectionId::new("b").unwrap());
+    let before = world.reject();
+    assert_eq!(before.clone().after_wait(end), before);
 }
 
 #[test]

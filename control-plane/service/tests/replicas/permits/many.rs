@@ -44,7 +44,7 @@ async fn fleet_of_many(strategy: &str, members: &str) -> (Fleet, [Replica; 2]) {
 
 #[tokio::test]
 async fn the_last_free_account_is_found_behind_many_full_ones() {
-    let (_fleet, [one, two]) = fleet_of_many("priority", "").await;
+    let (_fleet, [one, two]) = fleet_of_many("priority", NOBODY_WAITS).await;
     for number in 1..=ACCOUNTS {
         let replica = if number % 2 == 0 { &one } else { &two };
         assert!(holds(replica, PLANE, number).await, "{number}");

@@ -239,6 +239,8 @@ pub struct Config {
     pub keys: BTreeMap<String, Arc<ApiKey>>,
     /// All connections by id.
     pub connections: BTreeMap<ConnectionId, Arc<Connection>>,
+    /// What some key may lease, of any key (`sessions-and-streams.md` §1.2).
+    pub lease_pool: Arc<BTreeSet<ConnectionId>>,
     /// Which provider a bare model name means: the first, as written, that lists it.
     pub bare_models: BTreeMap<ModelId, ProviderId>,
     /// What models cost and can do.

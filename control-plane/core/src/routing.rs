@@ -15,6 +15,7 @@
 //! | `accounts` | the accounts of a target and the choice among them |
 //! | `driver`, `endings`, `delays`, `dispatching` | targets and retries; what ends them early; what is waited for; what is sent |
 //! | `permits` | whether a dispatch needs a permit |
+//! | `lease_pool` | what may be leased comes last for others, where leases cannot be seen |
 //! | `wait` | waiting for a cooldown instead of failing |
 //! | [`body`], [`intent`] | what a request's body says; what it is about |
 //! | [`relay`] | `context-relay`: what a conversation came to follows it to another account |
@@ -42,6 +43,7 @@ pub mod intent;
 mod key_policy;
 mod layers;
 mod leasable;
+mod lease_pool;
 mod order;
 mod permits;
 mod pipeline;
@@ -92,6 +94,7 @@ pub use full_view::WithFull;
 pub use fusion::{Panel, PanelResult, Shortfall};
 pub use key_policy::refused_by_key;
 pub use leasable::uses_several_connections;
+pub use lease_pool::decide_cut_off;
 pub use permits::{
     MAX_QUEUE_DEPTH, MAX_QUEUE_TIMEOUT_MS, PermitDemand, PermitPolicy, PermitQueue, WaitEnd,
 };
@@ -117,6 +120,10 @@ pub trait View {
     fn version(&self, shard: Shard) -> Version;
     /// All permits of a connection are out, as far as this decision found out (`routing.md` §3, gate 10).
     fn is_full(&self, _connection: &ConnectionId) -> bool {
+        false
+    }
+    /// Requests without a lease stay away from connections that some key may lease, as with `leases.reservePool`.
+    fn reserves_pool(&self) -> bool {
         false
     }
 }
@@ -182,6 +189,13 @@ pub enum Intent {
 }
 
 impl RequestFacts {
+    /// Whether leases say where it goes: its key may lease, and it names one. Every other request stays off connections
+    /// that are leased.
+    #[must_use]
+    pub fn is_managed(&self) -> bool {
+        self.lease.is_some() && self.key.as_ref().is_some_and(|key| key.may_lease())
+    }
+
     /// A request of which nothing else is known.
     #[must_use]
     pub fn new(model: impl Into<String>, protocol: Protocol) -> Self {
@@ -426,6 +440,10 @@ pub enum ExclusionReason {
     EgressLocked,
     /// 3: the connection cools down.
     ConnectionCooldown,
+    /// 3a: some key may lease it, and requests without a lease stay away from it.
+    Reserved,
+    /// 3a: it is leased, and the request has no lease.
+    Leased,
     /// 4: ruled out by an earlier attempt of this request.
     RequestExhaustion,
     /// 5: the model is locked.

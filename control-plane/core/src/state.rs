@@ -7,6 +7,7 @@
 
 pub mod apply;
 pub mod codec;
+mod lease;
 pub mod restore;
 
 use serde::{Deserialize, Serialize};
@@ -22,6 +23,8 @@ use crate::outcome::AttemptOutcome;
 use crate::settings::ProviderPolicy;
 use crate::time::Timestamp;
 use crate::version::Version;
+
+pub use lease::LeaseMirror;
 
 /// Schema of the values this build writes (`architecture.md` §3, Schemas).
 pub const VALUE_SCHEMA: u32 = 1;
@@ -89,6 +92,9 @@ pub struct ConnectionState {
     pub gate: ConnectionGate,
     /// Model and family locks, at most [`crate::lockout::MAX_LOCKS`].
     pub locks: Vec<ModelLock>,
+    /// The last lease of it that was seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<LeaseMirror>,
 }
 
 /// Either value.
@@ -179,6 +185,14 @@ pub enum Event {
         /// The new token's version.
         credential_version: u64,
     },
+    /// Somebody saw how a lease of a connection stands. Of what others saw the later state counts, in whatever order it
+    /// comes.
+    LeaseShown {
+        /// The connection.
+        connection: ConnectionId,
+        /// How it stands.
+        lease: LeaseMirror,
+    },
 }
 
 /// A change that history keeps and an operator may ask about.
@@ -262,6 +276,13 @@ pub enum TransitionKind {
     },
     /// A connection is as new: after a success, new credentials or an operator's reset.
     Cleared,
+    /// A client's session got a connection to itself.
+    Leased {
+        /// When the lease ends that nobody extends.
+        until: Timestamp,
+    },
+    /// A lease of a connection ended before its time.
+    LeaseEnded,
     /// The access token of a connection was renewed.
     Refreshed,
     /// The access token of a connection could not be renewed.
@@ -305,7 +326,8 @@ impl ProviderState {
 }
 
 impl ConnectionState {
-    /// Whether nothing here influences a decision and a success has nothing to clear.
+    /// Whether nothing here influences a decision and a success has nothing to clear, but for a lease: no outcome changes
+    /// it.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.cooldown.is_clean()
@@ -355,7 +377,8 @@ impl ConnectionState {
             .iter()
             .map(|lock| lock.matters_until(&policy.lockout));
         let gate_at = self.gate.forgotten_at(&policy.gate);
-        [level_at, error_at, refusals_at, mark_at, gate_at]
+        let lease_at = self.lease.as_ref().map(|lease| lease.until);
+        [level_at, error_at, refusals_at, mark_at, gate_at, lease_at]
             .into_iter()
             .flatten()
             .chain(locks_at)

@@ -10,6 +10,7 @@
 //! | `in_flight` | fences and what is registered |
 //! | `selection` | what ordinary selection says, from the view of this replica |
 //! | `keys` | which keys may lease |
+//! | `mirror`, `upkeep` | what requests without a lease see of leases, in the hot state |
 //!
 //! The rules are [`tidegate_core::lease`], run by the durable store in its transactions; here they are given what ordinary
 //! selection says of this moment.
@@ -22,9 +23,11 @@
 mod in_flight;
 mod keys;
 mod lifecycle;
+pub(crate) mod mirror;
 mod placed;
 pub(crate) mod placing;
 pub(crate) mod selection;
+pub(crate) mod upkeep;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,6 +47,7 @@ use crate::telemetry::lease_call_metrics::{LeaseAction, LeaseAnswer};
 use crate::telemetry::metrics::Metrics;
 use crate::view::View;
 
+use mirror::Mirror;
 use placed::Placed;
 
 pub(crate) use lifecycle::AcquireAsked;
@@ -76,6 +80,7 @@ pub(crate) struct Parts {
     pub(crate) clock: Arc<Clock>,
     pub(crate) config: Arc<Published>,
     pub(crate) fleet: Arc<Gatherer>,
+    pub(crate) mirror: Arc<Mirror>,
     pub(crate) metrics: Arc<Metrics>,
 }
 
@@ -87,6 +92,7 @@ pub(crate) struct Leases {
     clock: Arc<Clock>,
     config: Arc<Published>,
     fleet: Arc<Gatherer>,
+    mirror: Arc<Mirror>,
     metrics: Arc<Metrics>,
     placed: Placed,
     /// How often a line tells of a store that does not answer.
@@ -102,6 +108,7 @@ impl Leases {
             clock,
             config,
             fleet,
+            mirror,
             metrics,
         } = parts;
         Self {
@@ -110,6 +117,7 @@ impl Leases {
             clock,
             config,
             fleet,
+            mirror,
             metrics,
             placed: Placed::default(),
             fault_lines: Mutex::default(),
@@ -152,6 +160,13 @@ impl Leases {
             );
         }
         LeaseAnswer::Unknown
+    }
+
+    /// Shows a lease that began, was extended, moved or ended, as the store told at `read_at`, its own time. Nobody is told
+    /// of it before (decision 42b).
+    async fn show(&self, lease: &Lease, read_at: Timestamp) {
+        // One is never too many.
+        let _left_out = self.mirror.show(std::slice::from_ref(lease), read_at).await;
     }
 
     fn remember(&self, lease: &Lease, read_at: Timestamp) {

@@ -13,7 +13,7 @@
 //! | `config` | the configuration in force, and its replacement |
 //! | `fleet` | what strategies know of the past, gathered from data planes and shared among replicas |
 //! | `handoff` | notes that follow conversations to another account |
-//! | `lease` | exclusive leases of connections |
+//! | `lease` | exclusive leases of connections, and what others see of them |
 //! | `quota_poll` | asks quota endpoints what is left, one replica for all |
 //! | `lead` | who does what one replica does for all |
 //! | `outbound` | one HTTP request of our own |

@@ -41,6 +41,8 @@ use crate::grpc::server::{Offered, Services, routes, server, show_health};
 use crate::handoff::Handoffs;
 use crate::hot::Hot;
 use crate::lanes::Lanes;
+use crate::lease::mirror::Mirror;
+use crate::lease::upkeep::Upkeep;
 use crate::lease::{self, Leases};
 use crate::live::Teller;
 use crate::permits::{self, Permits};
@@ -237,6 +239,18 @@ impl ControlPlane {
             &background.tasks,
             &background.stop,
         );
+        let mirror = Arc::new(Mirror {
+            hot: Arc::clone(&hot),
+            view: Arc::clone(&view),
+            clock: Arc::clone(&clock),
+            recorder: Arc::clone(&recorder),
+            metrics: Arc::clone(&metrics),
+        });
+        let upkeep = Upkeep::new(
+            Arc::clone(&durable),
+            Arc::clone(&published),
+            Arc::clone(&mirror),
+        );
         let live = Live::default();
         let teller = Teller {
             replica: config.replica.clone(),
@@ -262,6 +276,7 @@ impl ControlPlane {
             clock: Arc::clone(&clock),
             config: Arc::clone(&published),
             fleet: Arc::clone(&fleet),
+            mirror,
             metrics: Arc::clone(&metrics),
         }));
         let services = Services {
@@ -331,6 +346,7 @@ impl ControlPlane {
         tasks.spawn(async move { checkpoint.run(checkpoint_stop).await });
         tasks.spawn(refresher.run());
         tasks.spawn(quotas.run());
+        tasks.spawn(upkeep.run(stop.clone()));
         let own_hot = Arc::clone(&hot);
         let own_config = Arc::clone(&published);
         let fleet_config = Arc::clone(&published);

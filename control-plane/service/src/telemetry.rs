@@ -7,5 +7,6 @@ mod fleet_metrics;
 pub(crate) mod handoff_metrics;
 pub mod http;
 pub(crate) mod lease_call_metrics;
+mod lease_metrics;
 pub(crate) mod metrics;
 mod quota_metrics;

@@ -260,7 +260,8 @@ impl Copy {
             | Event::ResetConnection { .. }
             | Event::ClearLocks { .. }
             | Event::CredentialReplaced { .. }
-            | Event::TokenRefreshed { .. } => None,
+            | Event::TokenRefreshed { .. }
+            | Event::LeaseShown { .. } => None,
         };
         let written_at = Version::new(OWN_INCARNATION, newest_attempt);
         let provider_state = Arc::make_mut(&mut self.provider);

@@ -6,7 +6,7 @@ mod entries;
 mod expansion;
 pub(super) mod nesting;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
@@ -136,6 +136,7 @@ impl Config {
                 .into_iter()
                 .map(|connection| (connection.id.clone(), connection))
                 .collect(),
+            lease_pool: Arc::new(lease_pool(&document)),
             bare_models: bare_models(&document),
             catalogue,
             document: Arc::new(document),
@@ -251,6 +252,13 @@ fn keys(document: &Document) -> BTreeMap<String, Arc<ApiKey>> {
             let hash = key.sha256.as_ref()?.to_ascii_lowercase();
             Some((hash, Arc::new(key.clone())))
         })
+        .collect()
+}
+
+fn lease_pool(document: &Document) -> BTreeSet<ConnectionId> {
+    let leasing = document.keys.iter().filter(|key| key.may_lease());
+    leasing
+        .flat_map(|key| key.allowed_connections.iter().cloned())
         .collect()
 }
 

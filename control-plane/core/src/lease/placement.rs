@@ -166,7 +166,10 @@ impl EndReason {
             ExclusionReason::RequestExhaustion
             | ExclusionReason::RetryBudget
             | ExclusionReason::ConcurrencyCap
-            | ExclusionReason::OverBudget => None,
+            | ExclusionReason::OverBudget
+            // Requests with a lease do not run into either.
+            | ExclusionReason::Reserved
+            | ExclusionReason::Leased => None,
         }
     }
 }

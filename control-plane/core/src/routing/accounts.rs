@@ -138,6 +138,18 @@ impl<'a> Scene<'a> {
         any_cools && !any_free
     }
 
+    /// Whether no account of the target can be used now, but one could if it were not reserved.
+    pub(super) fn needs_reserved(&self, target: &ComboTarget) -> bool {
+        let exhaustion = Exhaustion::default();
+        let past = Past::of_fresh_target(&exhaustion);
+        let (mut any_free, mut any_reserved) = (false, false);
+        self.for_each_account(target, past, self.input.now, |_, hits| {
+            any_free |= hits.is_empty();
+            any_reserved |= matches!(hits, [hit] if hit.reason == ExclusionReason::Reserved);
+        });
+        any_reserved && !any_free
+    }
+
     /// How many tools the target takes, where that is fewer than the request offers.
     pub(super) fn tool_limit_below(&self, target: &ComboTarget) -> Option<u32> {
         let (config, telemetry) = (self.input.config, self.input.telemetry);

@@ -153,6 +153,10 @@ impl<'a> Driver<'a> {
             }
             Walked::Nothing(excluded) => excluded,
         };
+        if input.view.reserves_pool() && excluded.any_reserved() {
+            // What comes last comes before anything that takes time or money.
+            return Ok(reject(self.final_answer(excluded)));
+        }
         if let Some(decision) = self.repeat_set(&progress)? {
             return Ok(decision);
         }

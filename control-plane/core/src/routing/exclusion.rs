@@ -1,6 +1,9 @@
 //! What was excluded, kept short: a provider may have thousands of accounts that all cool down.
 
+use std::collections::BTreeSet;
+
 use crate::classify::{Reason, TerminalKind};
+use crate::ids::ConnectionId;
 use crate::time::Timestamp;
 
 use super::{Exclusion, ExclusionReason};
@@ -10,7 +13,7 @@ pub const MAX_EXCLUSIONS: usize = 64;
 
 impl ExclusionReason {
     /// Every reason, in the order of the gates.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 22] = [
         Self::TagMismatch,
         Self::CapabilityMismatch,
         Self::ContextWindow,
@@ -24,6 +27,8 @@ impl ExclusionReason {
         Self::ProviderCooldown,
         Self::EgressLocked,
         Self::ConnectionCooldown,
+        Self::Reserved,
+        Self::Leased,
         Self::RequestExhaustion,
         Self::RetryBudget,
         Self::ModelLockout,
@@ -56,6 +61,8 @@ impl ExclusionReason {
             Self::ProviderCooldown => "provider_cooldown",
             Self::EgressLocked => "egress_locked",
             Self::ConnectionCooldown => "connection_cooldown",
+            Self::Reserved => "reserved",
+            Self::Leased => "leased",
             Self::RequestExhaustion => "request_exhaustion",
             Self::RetryBudget => "retry_budget",
             Self::ModelLockout => "model_lockout",
@@ -74,6 +81,7 @@ impl ExclusionReason {
             | Self::ProviderCooldown
             | Self::EgressLocked
             | Self::ConnectionCooldown
+            | Self::Leased
             | Self::ModelLockout
             | Self::QuotaCutoff => true,
             Self::TagMismatch
@@ -83,6 +91,7 @@ impl ExclusionReason {
             | Self::ProtocolMismatch
             | Self::Terminal(_)
             | Self::Disabled
+            | Self::Reserved
             | Self::RequestExhaustion
             | Self::RetryBudget
             | Self::Unavailable
@@ -99,6 +108,9 @@ pub(super) struct Exclusions {
     list: Vec<Exclusion>,
     timers: usize,
     full: usize,
+    leased: BTreeSet<ConnectionId>,
+    leases: usize,
+    any_reserved: bool,
     any_budget: bool,
     any_other_timer: bool,
     soonest_end: Option<Timestamp>,
@@ -119,8 +131,14 @@ impl Exclusions {
                 (one, other) => one.or(other),
             };
         }
-        if exclusion.reason == ExclusionReason::ConcurrencyCap {
-            self.full = self.full.saturating_add(1);
+        match exclusion.reason {
+            ExclusionReason::ConcurrencyCap => self.full = self.full.saturating_add(1),
+            ExclusionReason::Leased => {
+                self.leases = self.leases.saturating_add(1);
+                self.leased.extend(exclusion.connection.clone());
+            }
+            ExclusionReason::Reserved => self.any_reserved = true,
+            _ => {}
         }
         if self.list.len() < MAX_EXCLUSIONS {
             self.list.push(exclusion);
@@ -131,6 +149,9 @@ impl Exclusions {
     pub(super) fn append(&mut self, other: Self) {
         self.timers = self.timers.saturating_add(other.timers);
         self.full = self.full.saturating_add(other.full);
+        self.leases = self.leases.saturating_add(other.leases);
+        self.leased.extend(other.leased);
+        self.any_reserved |= other.any_reserved;
         self.any_budget |= other.any_budget;
         self.any_other_timer |= other.any_other_timer;
         self.soonest_end = match (self.soonest_end, other.soonest_end) {
@@ -154,6 +175,18 @@ impl Exclusions {
     /// More of them are full than end by themselves.
     pub(super) fn are_mostly_full(&self) -> bool {
         self.full > self.timers
+    }
+
+    /// How many connections are leased, if that is all that keeps the request from being sent. What never ends, such as
+    /// an account that the key may not use, says nothing either way.
+    pub(super) fn only_leased(&self) -> Option<usize> {
+        let only = self.leases > 0 && self.leases == self.timers && self.full == 0;
+        only.then_some(self.leased.len())
+    }
+
+    /// Something is kept for requests with a lease.
+    pub(super) fn any_reserved(&self) -> bool {
+        self.any_reserved
     }
 
     /// Money or quota is used up, and nothing is excluded for anything else that ends by itself. What never ends, such as

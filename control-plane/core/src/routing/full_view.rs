@@ -75,6 +75,10 @@ impl<V: View> View for WithFull<V> {
     fn is_full(&self, connection: &ConnectionId) -> bool {
         self.full.contains(connection) || self.beneath.is_full(connection)
     }
+
+    fn reserves_pool(&self) -> bool {
+        self.beneath.reserves_pool()
+    }
 }
 
 impl<V: View + ?Sized> View for &V {
@@ -96,6 +100,10 @@ impl<V: View + ?Sized> View for &V {
 
     fn is_full(&self, connection: &ConnectionId) -> bool {
         (**self).is_full(connection)
+    }
+
+    fn reserves_pool(&self) -> bool {
+        (**self).reserves_pool()
     }
 }
 

@@ -72,8 +72,8 @@ pub(super) struct Hit {
 
 type Gate = fn(&Candidate<'_>) -> Option<Hit>;
 
-/// All gates in order. The gates of mechanisms that are not there yet (3a, 7 and 11) have no line; 9 is a part of 0d.
-const GATES: [Gate; 15] = [
+/// All gates in order. The gates of mechanisms that are not there yet (7 and 11) have no line; 9 is a part of 0d.
+const GATES: [Gate; 17] = [
     filtered,            // before all
     not_allowed,         // 0a
     protocol_mismatch,   // 0b
@@ -83,6 +83,8 @@ const GATES: [Gate; 15] = [
     provider_cooldown,   // 2
     egress_locked,       // 2a
     connection_cooldown, // 3
+    reserved,            // 3a, free or not
+    leased,              // 3a
     request_exhaustion,  // 4
     retry_budget,        // 4a
     model_lockout,       // 5
@@ -240,6 +242,25 @@ fn connection_cooldown(candidate: &Candidate<'_>) -> Option<Hit> {
         cause: cooldown.reason,
         origin: cooldown.origin.clone(),
         ..Hit::of_account(ExclusionReason::ConnectionCooldown)
+    })
+}
+
+/// 3a: kept for requests with a lease (decisions 41 and 42b). It comes before [`leased`], since it has no end.
+fn reserved(candidate: &Candidate<'_>) -> Option<Hit> {
+    let input = candidate.input;
+    let reserved = input.config.lease_pool.contains(&candidate.connection.id)
+        && (input.config.settings.leases.reserve_pool || input.view.reserves_pool())
+        && !input.facts.is_managed();
+    reserved.then(|| Hit::of_account(ExclusionReason::Reserved))
+}
+
+/// 3a: somebody else has it to itself. Whether a request with a lease may use it says the durable store alone.
+fn leased(candidate: &Candidate<'_>) -> Option<Hit> {
+    let lease = candidate.state?.lease.as_ref()?;
+    let until = lease.holds_until(candidate.at)?;
+    (!candidate.input.facts.is_managed()).then(|| Hit {
+        until: Some(until),
+        ..Hit::of_account(ExclusionReason::Leased)
     })
 }
 

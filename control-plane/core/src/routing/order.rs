@@ -37,10 +37,11 @@ impl Sequence {
     pub(super) fn of(scene: &Scene<'_>) -> Result<Self, Halt> {
         let sequence = Self::by_strategy(scene)?;
         let so_far = scene.input.so_far;
+        let with_last = |sequence: Self| sequence.with_limited_last(scene).with_pool_last(scene);
         if is_stale(scene.input) {
-            Ok(sequence.with_limited_last(scene).with_tried_first(scene))
+            Ok(with_last(sequence).with_tried_first(scene))
         } else if so_far.order.is_empty() && so_far.attempts.is_empty() {
-            Ok(sequence.with_limited_last(scene))
+            Ok(with_last(sequence))
         } else {
             Ok(sequence)
         }
@@ -79,11 +80,29 @@ impl Sequence {
         if scene.input.facts.tools == 0 {
             return self;
         }
-        let (limited, mut free): (Vec<usize>, Vec<usize>) = self.after(None).partition(is_limited);
-        if limited.is_empty() || free.is_empty() {
+        self.with_last(is_limited)
+    }
+
+    /// Targets behind the others that only what is reserved could serve, where that comes last, so that the walk still
+    /// comes to them after the others failed.
+    fn with_pool_last(self, scene: &Scene<'_>) -> Self {
+        let needs_pool = |index: &usize| {
+            let target = scene.route.targets.get(*index);
+            target.is_some_and(|target| scene.needs_reserved(target))
+        };
+        if !scene.input.view.reserves_pool() {
             return self;
         }
-        free.extend(limited);
+        self.with_last(needs_pool)
+    }
+
+    /// Some targets behind the others, otherwise as before.
+    fn with_last(self, is_last: impl Fn(&usize) -> bool) -> Self {
+        let (last, mut free): (Vec<usize>, Vec<usize>) = self.after(None).partition(is_last);
+        if last.is_empty() || free.is_empty() {
+            return self;
+        }
+        free.extend(last);
         Self {
             positions: free.into_iter().map(position).collect(),
             ..self

@@ -5,6 +5,7 @@
 //! | the name means nothing | 404 | `model_not_found` |
 //! | the connection that the request names is none | 404 | `connection_not_found` |
 //! | a `fusion` or `pipeline` has no step | 400 | `no_steps` |
+//! | nothing was sent, all that could be used is leased | 429 with Retry-After | `lease-capacity-unavailable` |
 //! | nothing was sent, something ends by itself | 503 with Retry-After | `all_targets_cooling_down` |
 //! | nothing was sent, nothing does, but an account runs all it may | 429 with Retry-After | `concurrency_cap` |
 //! | nothing was sent, nothing of this | 404 | `no_executable_targets` |

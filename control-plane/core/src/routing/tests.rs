@@ -7,6 +7,7 @@ mod emergency;
 mod filters;
 mod final_answers;
 mod gates;
+mod leases;
 mod limits;
 mod naming;
 mod nested;

@@ -28,7 +28,7 @@ pub struct LeaseSettings {
     pub guard_ms: u64,
     /// How long what is in flight when its lease ends may go on; 0 = not at all.
     pub drain_ms: u64,
-    /// Requests without a lease never use a connection that some key may lease, leased or not (no effect yet).
+    /// Requests without a lease never use a connection that some key may lease, leased or not.
     pub reserve_pool: bool,
 }
 

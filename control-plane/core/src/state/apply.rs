@@ -10,6 +10,7 @@
 mod connection;
 mod egress;
 mod gate;
+mod lease;
 mod provider;
 
 use crate::breaker::Breaker;
@@ -136,6 +137,15 @@ pub fn apply(
         } => with_connection(subject, connection, provider, now, |state| {
             connection::adopt_refreshed_token(state, *credential_version)
         }),
+        Event::LeaseShown { connection, lease } => {
+            let mut log = Log::new(provider, now, None);
+            let named = subject
+                .connection
+                .filter(|(config, _)| config.id == *connection);
+            let changed =
+                named.is_some_and(|(_, state)| lease::shown(state, connection, lease, &mut log));
+            log.applied(changed)
+        }
     }
 }
 

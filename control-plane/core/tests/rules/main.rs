@@ -18,6 +18,8 @@ mod hostile;
 #[cfg(test)]
 mod invariants;
 #[cfg(test)]
+mod leases;
+#[cfg(test)]
 mod lockout;
 #[cfg(test)]
 mod model;

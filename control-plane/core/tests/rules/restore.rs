@@ -7,11 +7,12 @@ use tidegate_core::cooldown::{Cooldown, LastError, Terminal};
 use tidegate_core::egress::{EgressLock, EgressLocks};
 use tidegate_core::gate::{ConnectionGate, GateEnd, ProviderGate};
 use tidegate_core::ids::{EgressId, ModelId, RuleId};
+use tidegate_core::lease::LeaseId;
 use tidegate_core::lockout::{LockKey, ModelLock};
 use tidegate_core::settings::ProviderClass;
 use tidegate_core::state::restore::restore;
 use tidegate_core::state::{
-    ConnectionState, KEEP_CLEAN_MS, ProviderState, StateValue, StoredValue, forget_at,
+    ConnectionState, KEEP_CLEAN_MS, LeaseMirror, ProviderState, StateValue, StoredValue, forget_at,
 };
 use tidegate_core::time::Timestamp;
 use tidegate_core::version::{Incarnation, Mark, Version};
@@ -179,6 +180,18 @@ fn connection_gates() -> impl Strategy<Value = ConnectionGate> {
     })
 }
 
+fn leases() -> impl Strategy<Value = Option<LeaseMirror>> {
+    let ends = (times(), times());
+    prop::option::of(
+        (1..3_u128, 0..3_u64, ends).prop_map(|(id, since, (until, ended_at))| LeaseMirror {
+            lease: LeaseId(id),
+            since: Timestamp(since),
+            until: until.unwrap_or_default(),
+            ended_at,
+        }),
+    )
+}
+
 fn connections() -> impl Strategy<Value = StateValue> {
     (
         cooldowns(),
@@ -188,10 +201,19 @@ fn connections() -> impl Strategy<Value = StateValue> {
         reasons(),
         origins(),
         locks(),
-        connection_gates(),
+        (connection_gates(), leases()),
     )
         .prop_map(
-            |(cooldown, terminal, credential_version, seen, reason, origin, locks, gate)| {
+            |(
+                cooldown,
+                terminal,
+                credential_version,
+                seen,
+                reason,
+                origin,
+                locks,
+                (gate, lease),
+            )| {
                 StateValue::Connection(ConnectionState {
                     cooldown,
                     terminal,
@@ -205,6 +227,7 @@ fn connections() -> impl Strategy<Value = StateValue> {
                     last_counted_failure_at: seen,
                     locks,
                     gate,
+                    lease,
                     ..ConnectionState::default()
                 })
             },
@@ -456,6 +479,43 @@ fn egress_locks_of_two_lives_are_one_unless_they_were_reset() {
     assert_eq!(effective(&live, &offer), both);
     let reset = of(&[], Mark::At(Version::new(5, 1)));
     assert_eq!(effective(&reset, &offer), reset);
+}
+
+/// A lease that ended in this life does not come back with what an earlier one knew of it, and one that began later in
+/// an earlier life is not lost; the credential has nothing to do with it.
+#[test]
+fn the_later_lease_of_two_lives_is_shown() {
+    let lease = |id: u128, since: u64, ended_at: Option<u64>| LeaseMirror {
+        lease: LeaseId(id),
+        since: Timestamp(since),
+        until: NOW.plus_ms(60_000),
+        ended_at: ended_at.map(Timestamp),
+    };
+    let of = |lease: Option<&LeaseMirror>, credential_version| {
+        StateValue::Connection(ConnectionState {
+            credential_version,
+            lease: lease.cloned(),
+            ..ConnectionState::default()
+        })
+    };
+    let shown = |live: StateValue, offer: StateValue| {
+        let current = (stored(live, 9_000), Version::new(5, 1));
+        let offers = [(stored(offer, 9_000), Version::new(4, 9))];
+        match offer_all(&Some(current), &offers).unwrap().effective() {
+            StateValue::Connection(state) => state.lease,
+            StateValue::Provider(_) => panic!("kinds do not change"),
+        }
+    };
+    let (held, ended, later) = (lease(1, 5, None), lease(1, 5, Some(7)), lease(2, 8, None));
+    assert_eq!(
+        shown(of(Some(&ended), 1), of(Some(&held), 2)),
+        Some(ended.clone())
+    );
+    assert_eq!(
+        shown(of(Some(&ended), 2), of(Some(&later), 1)),
+        Some(later.clone())
+    );
+    assert_eq!(shown(of(None, 2), of(Some(&later), 1)), Some(later));
 }
 
 /// A breaker that was reset in this life stays so, and one that opened later in an earlier life wins over

@@ -334,6 +334,11 @@ pub(crate) fn transition(transition: &Transition) -> proto::Transition {
                 until.ms_since(transition.at)
             ),
         ),
+        TransitionKind::Leased { until } => (
+            "leased",
+            format!("for {} ms, unless extended", until.ms_since(transition.at)),
+        ),
+        TransitionKind::LeaseEnded => ("lease_ended", "before its time".to_owned()),
         TransitionKind::Cleared => ("cleared", "as new".to_owned()),
         TransitionKind::Refreshed => ("refreshed", "the access token was renewed".to_owned()),
         TransitionKind::RefreshFailed { cause, retries: 0 } => ("refresh_failed", cause.clone()),

@@ -72,6 +72,7 @@ impl Leases {
             Err(refused) => return Ok(Err(refused)),
         };
         self.remember(&lease, reply.now);
+        self.show(&lease, reply.now).await;
         if lease.id == id {
             told(&lease, "a lease was given");
         }
@@ -124,6 +125,7 @@ impl Leases {
                 Err(refused) => return Ok(Err(refused)),
             };
             self.remember(&lease, reply.now);
+            self.show(&lease, reply.now).await;
             Ok(Ok(lease.summary()))
         };
         self.counted(LeaseAction::Renew, renewed).await
@@ -147,6 +149,7 @@ impl Leases {
                 Err(refused) => return Ok(Err(refused)),
             };
             self.placed.forget(name);
+            self.show(&lease, reply.now).await;
             told(&lease, "a lease was given back");
             Ok(Ok(lease.summary()))
         };

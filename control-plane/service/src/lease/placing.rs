@@ -80,6 +80,7 @@ impl Leases {
         match &placed.answer {
             Ok(Placement::Lease(lease)) if lease.id == id => {
                 self.remember(lease, placed.now);
+                self.show(lease, placed.now).await;
                 told(lease, "a lease moved");
             }
             Ok(Placement::Lease(lease) | Placement::Ordinary(Some(lease))) => {

@@ -15,6 +15,8 @@ use prometheus_client::registry::{Registry, Unit};
 use super::fleet_metrics::FleetMetrics;
 use super::handoff_metrics::HandoffMetrics;
 use super::lease_call_metrics::LeaseCallMetrics;
+use super::lease_metrics::LeaseMetrics;
+pub(crate) use super::lease_metrics::{LeaseFailure, LeaseShown};
 use super::quota_metrics::QuotaMetrics;
 pub(crate) use super::quota_metrics::{QuotaPoll, QuotaReport};
 
@@ -202,6 +204,8 @@ pub(crate) struct Metrics {
     pub(crate) handoffs: HandoffMetrics,
     /// What is asked about leases.
     pub(crate) lease_calls: LeaseCallMetrics,
+    /// Leases of connections.
+    pub(crate) leases: LeaseMetrics,
     /// Quotas that are fetched.
     pub(crate) quota: QuotaMetrics,
     /// Compare-and-sets that were refused for a conflict.
@@ -249,6 +253,7 @@ impl Metrics {
             fleet: FleetMetrics::default(),
             handoffs: HandoffMetrics::default(),
             lease_calls: LeaseCallMetrics::default(),
+            leases: LeaseMetrics::default(),
             quota: QuotaMetrics::default(),
             write_conflicts: Counter::<u64, AtomicU64>::default(),
             shard_readings: Counter::default(),
@@ -376,6 +381,7 @@ impl Metrics {
         self.fleet.register(registry);
         self.handoffs.register(registry);
         self.lease_calls.register(registry);
+        self.leases.register(registry);
         self.quota.register(registry);
     }
 

@@ -17,6 +17,7 @@ mod in_flight;
 mod lifecycle;
 mod postgres;
 mod requests;
+mod shown;
 
 const KEY: &str = "k1";
 const OTHER_KEY: &str = "k2";

@@ -116,7 +116,7 @@ impl Local<'_> {
         let mut unheld = None;
         let random = rand::random();
         for _ in 0..MAX_WALKS {
-            let decision = routing::decide(&Input {
+            let decision = routing::decide_cut_off(&Input {
                 config: &self.snapshot.config,
                 view: &view,
                 facts: &ask.facts,

@@ -151,6 +151,8 @@ fn a_request_that_may_not_be_repeated_there_does_not_move_its_lease() {
 #[case(ExclusionReason::NotAllowed, Some(EndReason::AuthorizationChanged))]
 #[case(ExclusionReason::ModelLockout, Some(EndReason::ModelIneligible))]
 #[case(ExclusionReason::ConcurrencyCap, None)]
+#[case(ExclusionReason::Leased, None)]
+#[case(ExclusionReason::Reserved, None)]
 fn exclusions_end_leases_for_a_reason(
     #[case] exclusion: ExclusionReason,
     #[case] reason: Option<EndReason>,

@@ -1,6 +1,7 @@
 //! Final answers of requests of which nothing was sent.
 
 use crate::ids::ConnectionId;
+use crate::lease::{Capacity, LeaseError};
 use crate::routing::accounts::{Scene, no_account};
 use crate::routing::exclusion::Exclusions;
 use crate::routing::filters::is_context_a_fault;
@@ -83,6 +84,9 @@ pub(in crate::routing) fn nothing_dispatched(
     {
         return unknown_connection(name, route);
     }
+    if let Some(eligible) = excluded.only_leased() {
+        return all_leased(input, route, eligible, excluded);
+    }
     let list = || excluded.list().iter();
     // Nobody knows when a request ends that runs. Where most accounts are full, one of them is likely to be free before
     // any of the others.
@@ -136,6 +140,23 @@ pub(in crate::routing) fn nothing_dispatched(
         attempted: attempted(input),
         excluded: excluded.into_list(),
         lease: None,
+    }
+}
+
+/// Sessions of others have everything to themselves that could be used: the answer that one without a lease gets as well
+/// (`sessions-and-streams.md` §1.9). Leases are extended, so their ends are not waited for.
+fn all_leased(
+    input: &Input<'_>,
+    route: &Route<'_>,
+    eligible: usize,
+    excluded: Exclusions,
+) -> Rejection {
+    let capacity = Capacity::new(eligible, excluded.soonest_end(), input.now);
+    Rejection {
+        pool_size: route.pool_size(),
+        attempted: attempted(input),
+        excluded: excluded.into_list(),
+        ..LeaseError::Capacity(capacity).into()
     }
 }
 

@@ -60,6 +60,8 @@ fn only_exclusion(world: &World) -> Exclusion {
 #[case(ExclusionReason::ProviderCooldown, "provider_cooldown", true)]
 #[case(ExclusionReason::EgressLocked, "egress_locked", true)]
 #[case(ExclusionReason::ConnectionCooldown, "connection_cooldown", true)]
+#[case(ExclusionReason::Reserved, "reserved", false)]
+#[case(ExclusionReason::Leased, "leased", true)]
 #[case(ExclusionReason::RequestExhaustion, "request_exhaustion", false)]
 #[case(ExclusionReason::ModelLockout, "model_lockout", true)]
 #[case(ExclusionReason::Unavailable, "unavailable", false)]

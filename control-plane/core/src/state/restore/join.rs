@@ -16,7 +16,7 @@ use crate::lockout::{MAX_LOCKS, ModelLock};
 use crate::time::Timestamp;
 use crate::version::{Mark, Version};
 
-use super::super::{ConnectionState, ProviderState, StateValue};
+use super::super::{ConnectionState, LeaseMirror, ProviderState, StateValue};
 
 /// Joins two states of one value. Values of different kinds never meet under one key; the first stands.
 pub(super) fn join(one: &StateValue, other: &StateValue) -> StateValue {
@@ -154,6 +154,7 @@ fn connection(one: &ConnectionState, other: &ConnectionState) -> ConnectionState
         .last_counted_failure_at
         .max(other.last_counted_failure_at);
     joined.locks = locks(&one.locks, &other.locks);
+    joined.lease = LeaseMirror::later(one.lease.as_ref(), other.lease.as_ref()).cloned();
     joined
 }
 

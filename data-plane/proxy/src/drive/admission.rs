@@ -96,6 +96,7 @@ impl<C: ControlPort> Drive<C> {
         self.waited = PermitWaits {
             granted: Some(dispatch.attempt.connection.clone()),
             in_vain: Vec::new(),
+            queues_full: Vec::new(),
         };
         Ok(Gone::Anew(self.shared.control.next_attempt()))
     }

@@ -148,7 +148,13 @@ async fn await_permits(calls: &mut Calls, pid: u32, summary: &mut Summary) -> Re
                 plane: PLANE,
                 number,
             });
-            client.r#await(AwaitRequest { attempt, ticket }).await
+            client
+                .r#await(AwaitRequest {
+                    attempt,
+                    ticket,
+                    waited_ms: 0,
+                })
+                .await
         });
     }
     let percent = cpu_percent(pid).await?;

@@ -154,7 +154,8 @@ impl Pin {
     /// This pin used now; `None` when it need not be written again yet.
     fn touched(&self, ttl_ms: u64, now: Timestamp) -> Option<Self> {
         let expires_at = now.plus_ms(ttl_ms);
-        let apart_ms = TOUCHED_APART_MS.max(ttl_ms / 20);
+        // One that ends soon is written before it has ended.
+        let apart_ms = TOUCHED_APART_MS.max(ttl_ms / 20).min(ttl_ms / 2);
         // It also ends earlier when the setting was lowered.
         let due = self.expires_at > expires_at || expires_at.ms_since(self.expires_at) >= apart_ms;
         due.then(|| Self {

@@ -6,6 +6,7 @@
 
 mod admission;
 mod fence;
+mod permit;
 mod remarks;
 mod words;
 
@@ -17,7 +18,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use parking_lot::Mutex;
 use tidegate_core::admission::{Terms, terms};
 use tidegate_core::config::Strategy;
-use tidegate_core::ids::{AttemptId, ConnectionId};
+use tidegate_core::ids::AttemptId;
 use tidegate_core::outcome::{LocalFault, Outcome};
 use tidegate_core::routing::{
     AttemptsSoFar, Plan, PriorAttempt, Rejection, RequestFacts, WaitKind,
@@ -26,6 +27,7 @@ use tidegate_plane_client::{
     Answer, Ask, Dispatch, LastFailure, Leased, PermitWait, PermitWaited, PermitWaits, Running,
     Step,
 };
+use tidegate_plane_client::{Answer, Ask, Dispatch, LastFailure, Leased, PermitWaits, Step};
 use tokio::time::Instant;
 
 use crate::control_port::ControlPort;
@@ -49,6 +51,7 @@ use crate::retries::Spent;
 use crate::sse::Dialect;
 use crate::stream::{StreamBody, Surroundings};
 use admission::Gone;
+use permit::BrokenWait;
 use remarks::{Remarks, strategy};
 use words::{handed_on, whole};
 
@@ -142,12 +145,6 @@ pub(crate) struct Drive<C: ControlPort> {
     served: Option<Served>,
     /// Longest answer that is not a stream.
     max_answer_bytes: usize,
-}
-
-/// A wait for a permit that broke. If the same one is waited for next, it goes on where it was.
-struct BrokenWait {
-    connection: ConnectionId,
-    began: Instant,
 }
 
 impl<C: ControlPort> Drive<C> {
@@ -471,44 +468,6 @@ impl<C: ControlPort> Drive<C> {
         self.waited = PermitWaits::default();
         self.broken_wait = None;
         self.shared.control.next_attempt()
-    }
-
-    /// Waits for a permit. Returns the attempt of the next question: the one that holds it, if it was granted.
-    async fn await_permit(&mut self, mut wait: Box<PermitWait>) -> Result<AttemptId, Refusal> {
-        let control = &self.shared.control;
-        let attempt = control.next_attempt();
-        let life = self.life.as_mut().ok_or(Refusal::Internal)?;
-        life.asks(attempt);
-        let broken = self.broken_wait.take();
-        let began = broken.filter(|broken| broken.connection == wait.connection);
-        wait.waited = began
-            .as_ref()
-            .map_or(Duration::ZERO, |broken| broken.began.elapsed());
-        let began = began.map_or_else(Instant::now, |broken| broken.began);
-        let PermitWaits {
-            granted,
-            in_vain,
-            queues_full,
-        } = &mut self.waited;
-        *granted = None;
-        match control.await_permit(attempt, &wait).await {
-            PermitWaited::Granted => {
-                *granted = Some(wait.connection);
-                return Ok(attempt);
-            }
-            PermitWaited::InVain => in_vain.push(wait.connection),
-            PermitWaited::QueueFull => {
-                queues_full.push(wait.connection.clone());
-                in_vain.push(wait.connection);
-            }
-            PermitWaited::Broken => {
-                self.broken_wait = Some(BrokenWait {
-                    connection: wait.connection,
-                    began,
-                });
-            }
-        }
-        Ok(control.next_attempt())
     }
 
     /// Waits, if there is room to. Else the next question says that there is none, and whoever decides goes on without

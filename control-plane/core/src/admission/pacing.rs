@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{AttemptId, ConnectionId, ProviderId};
+use crate::ids::{AttemptId, ConnectionId, PlaneIncarnation, ProviderId};
 use crate::permit::{self, Asker, MAX_PERMITS, Pool};
 use crate::state::codec::CodecError;
 use crate::time::Timestamp;
@@ -16,6 +16,13 @@ pub const PACE_SCHEMA: u32 = 1;
 
 /// Levels are counted in parts of a request so that a ms of refill is whole: one part for each request a minute.
 const PARTS: u64 = 60_000;
+
+/// How long it is remembered that an attempt went, in ms: longer than anybody asks again.
+pub const ASKED_AGAIN_MS: u64 = 3_000;
+/// Most attempts that are remembered; of more the oldest would be counted again.
+const MAX_RECENT: usize = 256;
+/// How far the clocks of replicas may differ, in ms.
+const CLOCKS_DIFFER_MS: u64 = 1_000;
 
 /// What is enforced. A member that nobody set enforces nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,6 +47,17 @@ pub struct Pace {
     /// What runs.
     #[serde(default)]
     running: Pool,
+    /// What went lately, the newest last, where nothing counts what runs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    recent: Vec<Went>,
+}
+
+/// An attempt that went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Went {
+    plane: PlaneIncarnation,
+    number: u64,
+    at: Timestamp,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,9 +104,10 @@ impl PaceLimits {
 }
 
 impl Pace {
-    /// Lets an attempt go if all limits allow it, and counts it then. One that runs already goes again uncounted.
+    /// Lets an attempt go if all limits allow it, and counts it then. One that runs already, or went within
+    /// [`ASKED_AGAIN_MS`], goes again uncounted: who hears nothing asks another replica.
     pub fn admit(&mut self, attempt: AttemptId, limits: PaceLimits, now: Timestamp) -> Admitted {
-        if self.running.holds(attempt, now) {
+        if self.running.holds(attempt, now) || self.went_lately(attempt, now) {
             return Admitted::Now;
         }
         let bucket = limits.per_minute.map(|limit| self.refilled(limit, now));
@@ -111,7 +130,11 @@ impl Pace {
         {
             return Admitted::Full;
         }
-        self.last = Some(now);
+        let is_paced = limits.per_minute.is_some() || limits.apart_ms > 0;
+        if is_paced && limits.concurrent.is_none() {
+            self.goes(attempt, now);
+        }
+        self.last = Some(self.last.map_or(now, |last| not_back(last, now)));
         self.bucket = bucket.map(|bucket| Bucket {
             level: bucket.level.saturating_sub(PARTS),
             ..bucket
@@ -131,7 +154,30 @@ impl Pace {
         // An empty bucket is full after a minute, whatever its size.
         let full = self.bucket.map(|bucket| bucket.at.plus_ms(PARTS));
         let running = self.running.ends_at();
-        running.max(spaced.max(full).unwrap_or_default())
+        let newest = self.recent.last();
+        let recent = newest.map(|went| went.at.plus_ms(ASKED_AGAIN_MS));
+        let others = spaced.max(full).max(recent);
+        running.max(others.unwrap_or_default())
+    }
+
+    fn went_lately(&self, attempt: AttemptId, now: Timestamp) -> bool {
+        self.recent.iter().any(|went| {
+            (went.plane, went.number) == (attempt.plane, attempt.number)
+                && now.ms_since(went.at) < ASKED_AGAIN_MS
+        })
+    }
+
+    fn goes(&mut self, attempt: AttemptId, now: Timestamp) {
+        self.recent
+            .retain(|went| now.ms_since(went.at) < ASKED_AGAIN_MS);
+        if self.recent.len() >= MAX_RECENT {
+            self.recent.remove(0);
+        }
+        self.recent.push(Went {
+            plane: attempt.plane,
+            number: attempt.number,
+            at: now,
+        });
     }
 
     /// A last request that lies ahead is the clock's fault and counts as just now.
@@ -148,7 +194,18 @@ impl Pace {
                 .saturating_mul(u64::from(limit.max(1)));
             bucket.level.saturating_add(refill).min(most)
         });
-        Bucket { level, at: now }
+        let at = self.bucket.map_or(now, |bucket| not_back(bucket.at, now));
+        Bucket { level, at }
+    }
+}
+
+/// The later of two times that different clocks say, so that nothing is counted twice between them. A time that lies
+/// further ahead than clocks differ is that of a clock that stepped.
+fn not_back(before: Timestamp, now: Timestamp) -> Timestamp {
+    if before.ms_since(now) <= CLOCKS_DIFFER_MS {
+        before.max(now)
+    } else {
+        now
     }
 }
 

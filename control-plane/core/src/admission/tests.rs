@@ -167,6 +167,78 @@ fn so_many_at_once_until_one_ends() {
     assert_eq!(pace.admit(attempt(2, 1), limits, at(2)), Admitted::Now);
 }
 
+#[rstest]
+#[case::a_minute(PaceLimits { per_minute: Some(1), ..FREE })]
+#[case::apart(PaceLimits { apart_ms: 60_000, ..FREE })]
+#[case::all(PaceLimits { per_minute: Some(1), apart_ms: 10, concurrent: Some(1) })]
+fn who_asks_again_is_counted_once(#[case] limits: PaceLimits) {
+    let mut pace = Pace::default();
+    for ms in [0, 1, ASKED_AGAIN_MS - 1] {
+        assert_eq!(pace.admit(attempt(1, 1), limits, at(ms)), Admitted::Now);
+    }
+    pace.running().release(attempt(1, 1));
+    let other = pace.admit(attempt(1, 2), limits, at(ASKED_AGAIN_MS));
+    assert_eq!(other, Admitted::NotBefore(at(60_000)));
+    assert!(pace.ends_at(limits) >= at(60_000));
+}
+
+#[test]
+fn only_so_many_are_remembered() {
+    let limits = PaceLimits {
+        per_minute: Some(100_000),
+        ..FREE
+    };
+    let mut pace = Pace::default();
+    for number in 0..1_000 {
+        assert_eq!(pace.admit(attempt(1, number), limits, at(0)), Admitted::Now);
+    }
+    let bytes = serde_json::to_vec(&pace).unwrap().len();
+    assert!(bytes < 32 * 1_024, "{bytes}");
+    pace.admit(attempt(1, 1_000), limits, at(ASKED_AGAIN_MS));
+    assert!(serde_json::to_vec(&pace).unwrap().len() < 512);
+}
+
+proptest! {
+    /// Replicas whose clocks differ a little ask one after the other.
+    #[test]
+    fn clocks_that_differ_let_nobody_go_that_should_wait(
+        per_minute in 1_u32..=600,
+        steps in prop::collection::vec((0_u64..400, 0_u64..=900), 1..200),
+    ) {
+        let limits = PaceLimits { per_minute: Some(per_minute), ..FREE };
+        let mut pace = Pace::default();
+        let mut time = 0;
+        let mut went = 0_u64;
+        for (number, (passes, behind)) in (0_u64..).zip(steps) {
+            time += passes;
+            let now = at(1_000 + time - behind);
+            if pace.admit(attempt(1, number), limits, now) == Admitted::Now {
+                went += 1;
+            }
+            let most = u64::from(per_minute) * (60_000 + 1_000 + time) / 60_000 + 1;
+            prop_assert!(went <= most, "{went} of {most}");
+        }
+    }
+}
+
+#[test]
+fn a_clock_that_stepped_back_holds_up_nobody_for_ever() {
+    let limits = PaceLimits {
+        per_minute: Some(1),
+        apart_ms: 100,
+        ..FREE
+    };
+    let mut pace = Pace::default();
+    assert_eq!(
+        pace.admit(attempt(1, 1), limits, at(900_000)),
+        Admitted::Now
+    );
+    let Admitted::NotBefore(then) = pace.admit(attempt(1, 2), limits, at(0)) else {
+        panic!("it was not counted");
+    };
+    assert!(then <= at(60_000));
+}
+
 #[test]
 fn who_must_wait_for_one_limit_uses_up_nothing_of_the_others() {
     let limits = PaceLimits {

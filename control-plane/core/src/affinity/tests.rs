@@ -116,6 +116,16 @@ fn vector_sessions_30_a_session_stays_where_it_was_sent() {
 }
 
 #[test]
+fn vector_sessions_30_a_pin_that_ends_soon_is_used_beyond_its_first_end() {
+    let mut store = Store::default();
+    assert_eq!(store.request(&["c2"], 1_000, at(0)).as_deref(), Some("c2"));
+    for ms in [900, 1_000, 1_899, 2_500] {
+        let stays = store.request(&["c1", "c2"], 1_000, at(ms));
+        assert_eq!(stays.as_deref(), Some("c2"), "{ms}");
+    }
+}
+
+#[test]
 fn vector_sessions_31_two_first_requests_at_once_agree() {
     let key = key(Some("k1"), "abc");
     let (one, other) = (connections(&["c1", "c2"]), connections(&["c2", "c1"]));

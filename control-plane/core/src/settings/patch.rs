@@ -10,7 +10,7 @@ use crate::config::{Violation, Violations};
 
 use super::members::{Member, SECTIONS, Shape};
 use super::strict::{NO_SUCH_SETTING, join};
-use super::{WrittenSettings, strict};
+use super::{WrittenSettings, renamed, strict};
 
 pub(super) fn apply(
     settings: &WrittenSettings,
@@ -19,13 +19,18 @@ pub(super) fn apply(
     if patch.is_empty() {
         return Err(vec![Violation::new("", "must name at least one section")]);
     }
-    let mut merged = settings.members().clone();
-    merge(&mut merged, patch);
+    // Else a member would stand under two names, and taking away one of them would leave the other in force.
+    let (stored, patch) = (
+        renamed::current(settings.members()),
+        renamed::current(patch),
+    );
+    let mut merged = stored.clone().into_owned();
+    merge(&mut merged, &patch);
     let mut found = Violations::default();
-    unknown("", patch, settings.members(), SECTIONS, &mut found);
+    unknown("", &patch, &stored, SECTIONS, &mut found);
     // What is wrong in a section that is named, unless it was so before and is none of the patch's doing.
-    let before = faults(settings.members(), patch);
-    for fault in faults(&merged, patch) {
+    let before = faults(&stored, &patch);
+    for fault in faults(&merged, &patch) {
         if !before.contains(&fault) {
             found.push(fault.field, fault.message);
         }

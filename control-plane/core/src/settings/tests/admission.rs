@@ -103,6 +103,24 @@ fn vector_sessions_32_the_earlier_name_is_read_as_the_name_of_now(
 }
 
 #[rstest]
+#[case::taken_away(json!({"codexSessionAffinityTtlMs": 5}), json!({"sessionAffinityTtlMs": null}), 0)]
+#[case::taken_away_as_before(json!({"sessionAffinityTtlMs": 5}), json!({"codexSessionAffinityTtlMs": null}), 0)]
+#[case::set(json!({"codexSessionAffinityTtlMs": 5}), json!({"sessionAffinityTtlMs": 7}), 7)]
+#[case::set_as_before(json!({"sessionAffinityTtlMs": 5}), json!({"codexSessionAffinityTtlMs": 7}), 7)]
+#[case::set_at_first(json!({}), json!({"codexSessionAffinityTtlMs": 7}), 7)]
+fn a_change_of_a_renamed_setting_is_one_under_either_name(
+    #[case] settings: Value,
+    #[case] patch: Value,
+    #[case] ttl_ms: u64,
+) {
+    let Value::Object(patch) = patch else {
+        panic!("a patch is an object");
+    };
+    let patched = written(settings).patched(&patch).unwrap();
+    assert_eq!(patched.strict().unwrap().session_affinity_ttl_ms, ttl_ms);
+}
+
+#[rstest]
 #[case::negative(json!(-1), 0)]
 #[case::no_number(json!("soon"), 0)]
 #[case::a_text(json!("60000"), 60_000)]

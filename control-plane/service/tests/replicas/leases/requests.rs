@@ -276,3 +276,41 @@ async fn a_connection_that_is_switched_off_gives_its_lease_up() {
     assert_eq!(one.acquire('A').await.unwrap().generation, 2);
     assert_eq!(one.sent_to('A', 2).await, Ok("c2".to_owned()));
 }
+
+#[tokio::test]
+async fn a_leased_connection_that_runs_all_it_may_is_waited_for() {
+    let fleet = Fleet::new().await;
+    let mut capped = document(2);
+    capped.connections[0].max_concurrent = Some(1);
+    let [one] = fleet.replicas_with(capped).await;
+    one.acquire('A').await.unwrap();
+    assert_eq!(one.sent_to('A', 1).await, Ok("c1".to_owned()));
+    let Step::Wait(wait) = one.ask(question('A', 1, 2)).await else {
+        panic!("it was not to wait");
+    };
+    assert_eq!(wait.kind(), routing::WaitKind::Permit);
+    // Its own connection, and no other one.
+    assert_eq!(wait.connection, "c1");
+    let released = vec![routing::HeldPermits {
+        provider: ALPHA.to_owned(),
+        connection: "c1".to_owned(),
+        numbers: vec![1],
+    }];
+    let release = routing::ReleasePermitsRequest { plane: 7, released };
+    one.routing().release_permits(release).await.unwrap();
+    let request = routing::AwaitRequest {
+        attempt: Some(common::AttemptId {
+            plane: 7,
+            number: 3,
+        }),
+        ticket: wait.ticket,
+        waited_ms: 0,
+    };
+    let answer = one.routing().r#await(request).await.unwrap();
+    assert!(answer.into_inner().granted);
+    let granted = routing::DecideRequest {
+        granted: "c1".to_owned(),
+        ..question('A', 1, 3)
+    };
+    assert_eq!(sent_to(one.ask(granted).await), Ok("c1".to_owned()));
+}

@@ -1,5 +1,7 @@
 //! Exclusive leases over replicas that share their stores.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use tidegate_proto::common::v1 as common;
 use tidegate_proto::config::v1 as config;
 use tidegate_proto::lease::v1 as lease;
@@ -10,7 +12,8 @@ use tonic::Status;
 use tonic::transport::Channel;
 
 use crate::fleet::{
-    ALPHA, Fleet, Replica, connection, decide_request, document as others, eventually, provider,
+    ALPHA, Fleet, Replica, connection, decide_request, document as others, eventually, failure,
+    provider,
 };
 
 mod in_flight;
@@ -73,6 +76,9 @@ fn acquire_request(letter: char) -> lease::AcquireRequest {
         configuration_version: 1,
     }
 }
+
+/// Where a request is sent, or its final answer.
+type Sent = Result<String, Box<routing::Reject>>;
 
 /// An answer of the service without its envelope.
 type Said<T = lease::Lease> = Result<T, common::LeaseRefusal>;
@@ -167,35 +173,35 @@ impl Replica {
     }
 
     /// Where a request under this lease is sent.
-    async fn sent_to(&self, letter: char, generation: u64) -> Result<String, Box<routing::Reject>> {
+    async fn sent_to(&self, letter: char, generation: u64) -> Sent {
         sent_to(self.ask(question(letter, generation, 1)).await)
     }
 
-    /// The account has failed so that it cools down, and this replica knows it.
-    async fn cools(&self, connection: &str) {
+    /// The account of this attempt has failed so that it cools down, and this replica knows it.
+    async fn cools(&self, attempt: &common::Attempt) {
+        // A data plane that reports for the first time.
+        static PLANE: AtomicU64 = AtomicU64::new(1_000);
+        let plane = PLANE.fetch_add(1, Ordering::Relaxed);
         let mut reporting = self.report().await;
-        let attempt = self.attempt_at(connection).await;
-        let mut failed = crate::fleet::failure(9, 1, &attempt);
+        let mut failed = failure(plane, 1, attempt);
         let outcome = failed.report.as_mut().unwrap().outcome.as_mut().unwrap();
         if let Some(common::outcome::Kind::Response(answer)) = &mut outcome.kind {
             answer.status = 429;
         }
-        reporting.send(9, vec![failed]).await;
+        reporting.send(plane, vec![failed]).await;
         reporting.acknowledged_to(1).await;
         eventually("the cooldown", async || {
-            self.connection(connection).await.state != "active"
+            self.connection(&attempt.connection).await.state != "active"
         })
         .await;
     }
+}
 
-    /// An attempt as it would be sent to this account without a key.
-    async fn attempt_at(&self, connection: &str) -> common::Attempt {
-        let mut request = decide_request(9, 1);
-        request.facts.as_mut().unwrap().forced_connection = connection.to_owned();
-        match self.ask(request).await {
-            Step::Dispatch(dispatch) => dispatch.attempt.unwrap(),
-            other => panic!("expected a dispatch: {other:?}"),
-        }
+/// What is sent.
+fn dispatched(step: Step) -> common::Attempt {
+    match step {
+        Step::Dispatch(dispatch) => dispatch.attempt.unwrap(),
+        other => panic!("expected a dispatch: {other:?}"),
     }
 }
 
@@ -217,7 +223,7 @@ fn question(letter: char, generation: u64, number: u64) -> routing::DecideReques
     request
 }
 
-fn sent_to(step: Step) -> Result<String, Box<routing::Reject>> {
+fn sent_to(step: Step) -> Sent {
     match step {
         Step::Dispatch(dispatch) => Ok(dispatch.attempt.unwrap().connection),
         Step::Reject(reject) => Err(Box::new(reject)),
@@ -231,7 +237,7 @@ fn code<T: std::fmt::Debug>(said: Said<T>) -> String {
 }
 
 /// Status and code of a final answer, which is one of a lease.
-fn refused(answer: Result<String, Box<routing::Reject>>) -> (u32, String) {
+fn refused(answer: Sent) -> (u32, String) {
     let reject = answer.unwrap_err();
     let lease = reject.lease.expect("a refusal of a lease");
     assert_eq!(lease.code, reject.code);
@@ -240,7 +246,7 @@ fn refused(answer: Result<String, Box<routing::Reject>>) -> (u32, String) {
 }
 
 /// Status and code of a final answer, which has nothing to do with leases.
-fn ordinary(answer: Result<String, Box<routing::Reject>>) -> (u32, String) {
+fn ordinary(answer: Sent) -> (u32, String) {
     let reject = answer.unwrap_err();
     assert_eq!(reject.lease, None);
     (reject.status, reject.code)

@@ -120,7 +120,8 @@ async fn vector_sessions_11_everything_is_leased() {
 #[tokio::test]
 async fn vector_sessions_13_an_empty_set_is_no_lack_of_capacity() {
     let (_fleet, [one]) = fleet(1).await;
-    one.cools("c1").await;
+    let attempt = dispatched(one.ask(decide_request(9, 1)).await);
+    one.cools(&attempt).await;
     let refused = one.acquire('A').await.unwrap_err();
     assert_eq!(
         (refused.code.as_str(), refused.retry_after_seconds),

@@ -113,7 +113,7 @@ async fn without_its_store_nobody_gets_a_lease_and_others_are_served() {
 
 #[tokio::test]
 async fn a_store_that_stands_still_is_not_waited_for_long() {
-    let (postgres, _fleet, [one]) = on_postgres(1).await;
+    let (postgres, _fleet, [one]) = on_postgres(2).await;
     one.acquire('A').await.unwrap();
     postgres.pause().unwrap();
     let began = Instant::now();
@@ -122,8 +122,9 @@ async fn a_store_that_stands_still_is_not_waited_for_long() {
     let took = began.elapsed();
     assert!(took >= Duration::from_millis(400), "it was asked: {took:?}");
     assert!(took < Duration::from_secs(5), "{took:?}");
-    let without_key = one.ask(decide_request(9, 2)).await;
-    assert_eq!(sent_to(without_key), Ok("c1".to_owned()));
+    let mut without_key = decide_request(9, 2);
+    without_key.facts.as_mut().unwrap().forced_connection = "c2".to_owned();
+    assert_eq!(sent_to(one.ask(without_key).await), Ok("c2".to_owned()));
     // A data plane that holds a grant may go on there; where nobody remembers a place, nobody goes.
     assert_eq!(one.sent_to('A', 1).await, Ok("c1".to_owned()));
     let unavailable = (503, "LEASE_SERVICE_UNAVAILABLE".to_owned());

@@ -11,7 +11,8 @@ async fn vector_sessions_15_a_request_moves_its_lease_off_a_connection_that_cool
     let (_fleet, [one]) = fleet(2).await;
     let lease = one.acquire('A').await.unwrap();
     assert_eq!(one.sent_to('A', 1).await, Ok("c1".to_owned()));
-    one.cools("c1").await;
+    one.cools(&dispatched(one.ask(question('A', 1, 1)).await))
+        .await;
     assert_eq!(one.sent_to('A', 1).await, Ok("c2".to_owned()));
     let stands = one.standing('A', 1).await.unwrap().lease.unwrap();
     assert_eq!(stands.expires_at_unix_ms, lease.expires_at_unix_ms);
@@ -31,7 +32,8 @@ async fn vector_sessions_15_a_request_moves_its_lease_off_a_connection_that_cool
 async fn vector_sessions_16_a_lease_without_a_connection_is_lost() {
     let (fleet, [one]) = fleet(1).await;
     one.acquire('A').await.unwrap();
-    one.cools("c1").await;
+    one.cools(&dispatched(one.ask(question('A', 1, 1)).await))
+        .await;
     let cooling = (503, "all_targets_cooling_down".to_owned());
     for _ in 0..2 {
         assert_eq!(ordinary(one.sent_to('A', 1).await), cooling);
@@ -54,10 +56,17 @@ async fn vector_sessions_16_a_request_does_not_wait_for_a_lease_that_is_lost() {
     let mut waiting = document(1);
     waiting.settings_json = String::new();
     let [one] = fleet.replicas_with(waiting).await;
-    one.acquire('A').await.unwrap();
-    one.cools("c1").await;
+    one.cools(&dispatched(one.ask(decide_request(9, 1)).await))
+        .await;
     let without_key = one.ask(decide_request(9, 2)).await;
     assert!(matches!(without_key, Step::Wait(_)), "{without_key:?}");
+    fleet.memory.step_clock(3_600_000);
+    eventually("the end of the cooldown", async || {
+        one.acquire('A').await.is_ok()
+    })
+    .await;
+    one.cools(&dispatched(one.ask(question('A', 1, 1)).await))
+        .await;
     let (status, _) = ordinary(one.sent_to('A', 1).await);
     assert_eq!(status, 503);
 }
@@ -67,7 +76,8 @@ async fn vector_sessions_17_everything_else_is_leased() {
     let (_fleet, [one, other]) = fleet(2).await;
     one.acquire('A').await.unwrap();
     other.acquire('B').await.unwrap();
-    one.cools("c1").await;
+    one.cools(&dispatched(one.ask(question('A', 1, 1)).await))
+        .await;
     let reject = one.sent_to('A', 1).await.unwrap_err();
     let told = reject.lease.as_ref().expect("a refusal of a lease");
     assert_eq!(

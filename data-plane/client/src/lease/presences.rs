@@ -1,7 +1,7 @@
 //! What is in flight under leases here: one [`Presence`] for each lease and connection.
 //!
-//! One is kept while something asks or runs, and forgotten when nothing does. Numbers of registrations go on from where
-//! any forgotten one was, so that none of a name ever falls.
+//! One is kept while something asks or runs, and forgotten when nothing does. All draw the numbers of their registrations
+//! from one count, so that none comes twice.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

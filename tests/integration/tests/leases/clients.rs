@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -35,7 +36,8 @@ pub(crate) struct Record {
     operations: Mutex<Vec<Operation>>,
     /// Answers that nothing was made of, and how often.
     strange: Mutex<BTreeMap<String, u64>>,
-    number: std::sync::atomic::AtomicU64,
+    /// Of the next request.
+    number: AtomicU64,
 }
 
 impl Record {
@@ -44,7 +46,7 @@ impl Record {
             began: Instant::now(),
             operations: Mutex::default(),
             strange: Mutex::default(),
-            number: std::sync::atomic::AtomicU64::new(1),
+            number: AtomicU64::new(1),
         }
     }
 
@@ -89,8 +91,6 @@ pub(crate) struct Owner {
     pub(crate) requests: TaskTracker,
     /// What it was last told to have.
     pub(crate) generation: Option<u64>,
-    /// The latest that it ever had.
-    pub(crate) latest: u64,
 }
 
 impl Owner {
@@ -226,10 +226,7 @@ impl Owner {
         };
         self.record.add(self.number, asked, from, answer);
         match answer {
-            Answer::Lease { generation } => {
-                self.generation = Some(generation);
-                self.latest = self.latest.max(generation);
-            }
+            Answer::Lease { generation } => self.generation = Some(generation),
             Answer::Over | Answer::Busy => self.generation = None,
             Answer::Served | Answer::Cut | Answer::Unknown => {}
         }
@@ -240,10 +237,7 @@ impl Owner {
     fn send(&self, plane: usize, generation: u64, request: Request) -> Result<()> {
         let planes = self.stage.fleet.data_planes.len();
         let plane = plane.checked_rem(planes).context("no data planes")?;
-        let number = self
-            .record
-            .number
-            .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let number = self.record.number.fetch_add(1, Ordering::Relaxed);
         let stream = matches!(request, Request::Stream | Request::Endless);
         let mut body = chat_body(&format!("p/{}", request.model()), stream);
         let marker = Marker {

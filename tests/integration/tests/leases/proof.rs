@@ -2,6 +2,7 @@
 //!
 //! `TIDEGATE_LEASES_SECONDS` makes it run for another time than a minute, `TIDEGATE_LEASES_SEED` with a seed of one's own.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::sync::Arc;
@@ -15,16 +16,16 @@ use tokio_util::task::TaskTracker;
 
 use super::check::{Rules, check};
 use super::clients::{Marker, Owner, Record};
-use super::history::{Answer, Arrival, Asked, Fault, History, Span};
+use super::history::{Answer, Arrival, Asked, Fault, History, NEVER, Span};
 use super::schedule::{Mischief, Mischiefs, Request};
-use super::stage::{Setup, Stage, ended};
+use super::stage::{Setup, Stage};
 
 const SECONDS: u64 = 60;
 /// Twice as many as connections, so that there are always some who wait.
 const OWNERS: u8 = 6;
 const CONNECTIONS: usize = 3;
 const RULES: Rules = Rules {
-    horizon: Duration::from_millis(3_000),
+    horizon: Duration::from_millis(5_000),
     guard: Duration::from_millis(800),
     drain: Duration::from_millis(1_000),
     cut_late: Duration::from_millis(700),
@@ -93,16 +94,16 @@ fn is_enough(history: &History, time: Duration) -> Result<()> {
     let counts = history.counts();
     let minutes = time.as_secs_f64() / 60.0;
     for (kind, answer, a_minute) in [
-        ("acquire", "granted", 60.0),
+        ("acquire", "granted", 40.0),
         ("acquire", "busy", 20.0),
-        ("renew", "granted", 40.0),
+        ("renew", "granted", 30.0),
         ("renew", "over", 2.0),
-        ("release", "granted", 15.0),
-        ("status", "granted", 15.0),
-        ("send", "served", 100.0),
+        ("release", "granted", 12.0),
+        ("status", "granted", 12.0),
+        ("send", "served", 30.0),
         ("send", "over", 5.0),
         ("send", "cut", 2.0),
-        ("dispatch", "answered", 100.0),
+        ("dispatch", "answered", 30.0),
         ("dispatch", "aborted", 2.0),
         ("fault", "pause", 4.0),
         ("fault", "kill", 2.0),
@@ -138,7 +139,8 @@ fn say(text: &str) {
     drop(writeln!(std::io::stderr(), "{text}"));
 }
 
-type Strange = std::collections::BTreeMap<String, u64>;
+/// Answers that nothing was made of, and how often.
+type Strange = BTreeMap<String, u64>;
 
 async fn run(seed: u64, time: Duration) -> Result<(History, Strange)> {
     let stage = Arc::new(Stage::start(&setup(), FleetOptions::default()).await?);
@@ -171,7 +173,6 @@ async fn run(seed: u64, time: Duration) -> Result<(History, Strange)> {
                 record: Arc::clone(&record),
                 requests: requests.clone(),
                 generation: None,
-                latest: 0,
             };
             owners.spawn(owner.run(seed, time))
         })
@@ -282,7 +283,7 @@ async fn arrivals(stage: &Stage, record: &Record) -> Result<Vec<Arrival>> {
                 .context("a foreign credential")?
                 .to_owned(),
             plane: marker.plane,
-            span: Span::new(at(request.at), at(ended(request.ended_at))),
+            span: Span::new(at(request.at), at(request.ended_at.unwrap_or(NEVER))),
             aborted: request.ending == Some(Ending::Aborted),
         });
     }

@@ -154,7 +154,7 @@ impl Iterator for Mischiefs {
             // Longer than a horizon, so that others are given what it held.
             Kind::LongPause => (
                 Fault::Pause { plane: which },
-                Duration::from_millis(random.random_range(4_000..7_000)),
+                Duration::from_millis(random.random_range(5_500..8_500)),
             ),
             Kind::Kill => (
                 Fault::Kill { replica: which },

@@ -220,7 +220,7 @@ fn options() -> FleetOptions {
 #[tokio::test]
 async fn vector_sessions_25_the_token_of_an_owner_is_written_nowhere() -> Result<()> {
     let setup = Setup {
-        settings: json!({"leases": {"horizonMs": 3_000, "guardMs": 500, "drainMs": 500}}),
+        settings: json!({"leases": {"horizonMs": 5_000, "guardMs": 500, "drainMs": 500}}),
         combos: json!([{"name": "fused", "strategy": "fusion", "steps": ["p/m", "p/m"]}]),
         connection: json!({"disableCooling": true}),
         ..Setup::default()

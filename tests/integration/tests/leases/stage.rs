@@ -20,7 +20,7 @@ use tidegate_proto::lease::v1::lease_service_client::LeaseServiceClient;
 use tidegate_test_support::upstream::FakeUpstream;
 use tidegate_test_support::{DATA_PLANE_TOKEN, Fleet, FleetOptions};
 
-use super::history::{LeaseName, NEVER, Row, Span};
+use super::history::{LeaseName, Row, Span};
 
 /// Keys of the fleet: two may lease every connection, the third may not lease.
 pub(crate) const KEYS: [&str; 3] = ["k1", "k2", "ordinary"];
@@ -319,9 +319,4 @@ pub(crate) fn inference(
         .header("x-omniroute-lease-owner", token(lease.owner))
         .header("x-omniroute-lease-generation", lease.generation.to_string())
         .body(Full::new(Bytes::from(body.to_string())))?)
-}
-
-/// The requests that reached the upstream, ended or not.
-pub(crate) fn ended(until: Option<Duration>) -> Duration {
-    until.unwrap_or(NEVER)
 }

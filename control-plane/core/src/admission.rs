@@ -9,7 +9,9 @@ use crate::outcome::LocalFault;
 use crate::settings::ProviderClass;
 use crate::time::Timestamp;
 
-pub use pacing::{ASKED_AGAIN_MS, Admitted, PACE_SCHEMA, Pace, PaceLimits, decode, encode, key_text};
+pub use pacing::{
+    ASKED_AGAIN_MS, Admitted, PACE_SCHEMA, Pace, PaceLimits, decode, encode, key_text,
+};
 
 /// `error.code` when a queue is full.
 pub const QUEUE_FULL: &str = "RATE_LIMIT_QUEUE_FULL";

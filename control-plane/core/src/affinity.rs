@@ -8,18 +8,23 @@
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::ids::{ConnectionId, KeyId, ProviderId};
+use crate::classify::{Classification, Reason};
+use crate::ids::{ConnectionId, KeyId, ProviderId, Shard};
+use crate::outcome::{LocalFault, Outcome};
 use crate::routing::strategy::rendezvous::{Identity, Rendezvous};
 use crate::session_key::SessionKey;
+use crate::state::codec::CodecError;
 use crate::time::Timestamp;
 
 /// Longest time that a session may be kept together, in ms: 30 days.
 pub const MAX_AFFINITY_TTL_MS: u64 = 30 * 86_400_000;
+/// Schema of an encoded [`Pin`].
+pub const PIN_SCHEMA: u32 = 1;
 /// A pin is written again at most this often, in ms, or every twentieth of its time if that is longer.
 const TOUCHED_APART_MS: u64 = 1_000;
 
 /// What a pin is stored under: `<provider>:<hex>`, the hash being that of `<API key id>:<provider>:<session key>`.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PinKey(String);
 
 /// Where a session is.
@@ -41,6 +46,24 @@ pub struct PinChange {
     pub before: Option<Pin>,
     /// What is to stand there.
     pub after: Option<Pin>,
+}
+
+/// A change of one pin, to be made when the request is sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PinWrite {
+    /// Which pin.
+    pub key: PinKey,
+    /// The change.
+    pub change: PinChange,
+}
+
+/// What is known of a pin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PinReading {
+    /// Nothing yet: it has to be read first.
+    Unread,
+    /// This stands there.
+    Read(Option<Pin>),
 }
 
 /// Where a request goes.
@@ -72,11 +95,83 @@ impl PinKey {
         Self(format!("{provider}:{}", hex::encode(Sha256::digest(named))))
     }
 
+    /// A key that was written down.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (provider, hash) = text.split_once(':')?;
+        let is_hash = hash.len() == 64
+            && hash
+                .bytes()
+                .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        let is_key = is_hash && ProviderId::new(provider).is_ok();
+        is_key.then(|| Self(text.to_owned()))
+    }
+
     /// The key as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// The shard of the hot store that keeps it: sessions of one provider are spread over all of them.
+    #[must_use]
+    pub fn shard(&self) -> Shard {
+        Shard::of_name(&self.0)
+    }
+
+    /// The name that it has there.
+    #[must_use]
+    pub fn cell_name(&self) -> String {
+        format!("pin:{}", self.0)
+    }
+}
+
+impl AttemptEnd {
+    /// What the end of an attempt means to pins (`sessions-and-streams.md` §2.4).
+    #[must_use]
+    pub fn of(outcome: &Outcome, classification: &Classification) -> Self {
+        match outcome {
+            Outcome::Local(LocalFault::ExecutionExpired) => Self::TargetTimeout,
+            Outcome::Success | Outcome::ClientAbort | Outcome::Local(_) => Self::Abandoned,
+            Outcome::Response(_) | Outcome::Transport(_) | Outcome::Stream(_) => {
+                let fails_over = classification.account_fallback
+                    && !matches!(classification.reason, Reason::ClientFault | Reason::Local);
+                if fails_over {
+                    Self::FailedOver
+                } else {
+                    Self::Abandoned
+                }
+            }
+        }
+    }
+}
+
+/// A pin as the hot store keeps it, in [`PIN_SCHEMA`].
+///
+/// # Errors
+/// [`CodecError::Payload`] when it cannot be encoded.
+pub fn encode(key: &PinKey, pin: &Pin) -> Result<Vec<u8>, CodecError> {
+    serde_json::to_vec(pin).map_err(|source| CodecError::Payload {
+        key: key.as_str().to_owned(),
+        source,
+    })
+}
+
+/// The pin that the hot store keeps.
+///
+/// # Errors
+/// [`CodecError`] for a schema of a newer build, or what is no pin.
+pub fn decode(key: &PinKey, schema: u32, payload: &[u8]) -> Result<Pin, CodecError> {
+    if schema > PIN_SCHEMA {
+        return Err(CodecError::HigherSchema {
+            key: key.as_str().to_owned(),
+            schema,
+        });
+    }
+    serde_json::from_slice(payload).map_err(|source| CodecError::Payload {
+        key: key.as_str().to_owned(),
+        source,
+    })
 }
 
 /// How long a session is kept together, in ms; 0 = not at all. What a request asks for counts if it is a positive
@@ -116,11 +211,7 @@ pub fn select<'a>(
         Some(kept) => kept,
         None => {
             let connection = placed(key, pool)?;
-            let pin = Pin {
-                connection: connection.clone(),
-                created_at: now,
-                expires_at: now.plus_ms(ttl_ms),
-            };
+            let pin = Pin::new(connection.clone(), ttl_ms, now);
             (connection, Some(pin))
         }
     };
@@ -129,6 +220,29 @@ pub fn select<'a>(
         after: Some(pin),
     });
     Some(Affinity { connection, change })
+}
+
+/// What becomes of the pin of a session that goes to this connection because another rule chose it among accounts of its
+/// provider: from now on it is there.
+#[must_use]
+pub fn went_to(
+    stored: Option<&Pin>,
+    connection: &ConnectionId,
+    ttl_ms: u64,
+    now: Timestamp,
+) -> Option<PinChange> {
+    if ttl_ms == 0 {
+        return None;
+    }
+    let standing = stored.filter(|pin| pin.expires_at > now && pin.connection == *connection);
+    let after = match standing {
+        Some(pin) => pin.touched(ttl_ms, now)?,
+        None => Pin::new(connection.clone(), ttl_ms, now),
+    };
+    Some(PinChange {
+        before: stored.cloned(),
+        after: Some(after),
+    })
 }
 
 /// What an attempt that did not succeed does to the pin of its session: it goes, unless it names another connection by
@@ -151,6 +265,14 @@ pub fn after_attempt(
 }
 
 impl Pin {
+    fn new(connection: ConnectionId, ttl_ms: u64, now: Timestamp) -> Self {
+        Self {
+            connection,
+            created_at: now,
+            expires_at: now.plus_ms(ttl_ms),
+        }
+    }
+
     /// This pin used now; `None` when it need not be written again yet.
     fn touched(&self, ttl_ms: u64, now: Timestamp) -> Option<Self> {
         let expires_at = now.plus_ms(ttl_ms);

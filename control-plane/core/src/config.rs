@@ -359,6 +359,8 @@ pub struct ComboTarget {
     pub model: ModelId,
     /// Pinned to this connection.
     pub connection: Option<ConnectionId>,
+    /// No step said so: it is one of the accounts that an unpinned target was expanded to.
+    pub expanded: bool,
     /// Its identity for counts, decks and stickiness (`routing.md` §1.3, `executionKey`).
     pub key: Arc<str>,
     /// Position of the top-level step it comes from.

@@ -128,14 +128,6 @@ impl Occupancy {
             .count()
     }
 
-    /// Orders accounts of equal priority by how available they are; equal ones stay as they stand.
-    pub fn order(&self, peers: &mut [Peer<'_>], session: Option<&SessionKey>, now: Timestamp) {
-        peers.sort_by_cached_key(|peer| {
-            let others = self.others(peer.connection, session, now);
-            (peer.priority, others)
-        });
-    }
-
     /// The account to use where another rule selected one: the most available whose priority is at most one step
     /// behind, and the selected one unless that is really better.
     #[must_use]
@@ -146,15 +138,45 @@ impl Occupancy {
         session: Option<&SessionKey>,
         now: Timestamp,
     ) -> Peer<'a> {
-        let behind = selected.priority.saturating_add(1);
-        let occupied = self.others(selected.connection, session, now);
-        peers
-            .iter()
-            .filter(|peer| peer.priority <= behind)
-            .map(|peer| (self.others(peer.connection, session, now), peer))
-            .filter(|(others, _)| *others < occupied)
-            .min_by_key(|(others, peer)| (*others, peer.priority))
-            .map_or(selected, |(_, peer)| *peer)
+        let others = |connection: &ConnectionId| self.others(connection, session, now);
+        swap(selected, peers.iter().copied(), others)
+    }
+
+    /// Which accounts how many other sessions are on, the most occupied first, at most `limit` of them.
+    #[must_use]
+    pub fn of_others(
+        &self,
+        session: Option<&SessionKey>,
+        now: Timestamp,
+        limit: usize,
+    ) -> Vec<(ConnectionId, u32)> {
+        let mut occupied: Vec<(ConnectionId, u32)> = self
+            .accounts
+            .keys()
+            .map(|connection| (connection, self.others(connection, session, now)))
+            .filter(|(_, others)| *others > 0)
+            .map(|(connection, others)| {
+                (
+                    connection.clone(),
+                    u32::try_from(others).unwrap_or(u32::MAX),
+                )
+            })
+            .collect();
+        occupied.sort_by_key(|(_, others)| std::cmp::Reverse(*others));
+        occupied.truncate(limit);
+        occupied
+    }
+
+    /// How many pairs of account and session are known.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.occupants
+    }
+
+    /// No session is on any account.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.occupants == 0
     }
 
     fn prune(&mut self, now: Timestamp) {
@@ -164,6 +186,23 @@ impl Occupancy {
         });
         self.occupants = self.accounts.values().map(BTreeMap::len).sum();
     }
+}
+
+/// As [`Occupancy::swap`], of accounts that `others` tells the other sessions of.
+#[must_use]
+pub fn swap<'a>(
+    selected: Peer<'a>,
+    peers: impl Iterator<Item = Peer<'a>>,
+    others: impl Fn(&ConnectionId) -> usize,
+) -> Peer<'a> {
+    let behind = selected.priority.saturating_add(1);
+    let occupied = others(selected.connection);
+    peers
+        .filter(|peer| peer.priority <= behind)
+        .map(|peer| (others(peer.connection), peer))
+        .filter(|(others, _)| *others < occupied)
+        .min_by_key(|(others, peer)| (*others, peer.priority))
+        .map_or(selected, |(_, peer)| peer)
 }
 
 #[cfg(test)]

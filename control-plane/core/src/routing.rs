@@ -6,6 +6,8 @@
 //! | `resolve`, `pool`, `filters` | from the model name of a request to targets, accounts of them where a strategy needs them, those that can take it |
 //! | `plan`, `fusion`, `pipeline` | combos that need several answers to one request |
 //! | `order`, `units`, [`strategy`] | the order in which targets and accounts are tried |
+//! | `pinned` | accounts that sessions are kept together on |
+//! | `occupied` | accounts that other sessions are using |
 //! | `layers` | what may reorder targets afterwards: conversations and equal prompts stay with their account |
 //! | `turns`, `recent` | counters that strategies take turns with, and what was sent just now |
 //! | `private_view`, `full_view` | the view with the request's own failures in it, and with what has no permit left |
@@ -44,8 +46,10 @@ mod key_policy;
 mod layers;
 mod leasable;
 mod lease_pool;
+mod occupied;
 mod order;
 mod permits;
+mod pinned;
 mod pipeline;
 mod plan;
 mod pool;
@@ -72,12 +76,14 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::affinity::{PinKey, PinReading, PinWrite};
 use crate::classify::{Classification, Origin, Reason};
 use crate::config::{ApiKey, BudgetFallback, Config, Protocol};
 use crate::ids::{ComboName, ConnectionId, EgressId, ModelId, ProviderId, Shard};
 use crate::lease::{LeaseError, LeaseName};
 use crate::number::Finite;
 use crate::outcome::Attempt;
+use crate::session_key::SessionKey;
 use crate::state::{ConnectionState, ProviderState};
 use crate::telemetry::Telemetry;
 use crate::time::Timestamp;
@@ -95,9 +101,11 @@ pub use fusion::{Panel, PanelResult, Shortfall};
 pub use key_policy::refused_by_key;
 pub use leasable::uses_several_connections;
 pub use lease_pool::decide_cut_off;
+pub use occupied::{MAX_OCCUPIED, minds_occupancy};
 pub use permits::{
     MAX_QUEUE_DEPTH, MAX_QUEUE_TIMEOUT_MS, PermitDemand, PermitPolicy, PermitQueue, WaitEnd,
 };
+pub use pinned::pin_key;
 pub use pipeline::{StageFault, stage_failure};
 pub use plan::{FusionPlan, PipelinePlan, PipelineStage, Plan, PlanMember};
 pub use reordered::UNKNOWN_TARGET;
@@ -125,6 +133,11 @@ pub trait View {
     /// Requests without a lease stay away from connections that some key may lease, as with `leases.reservePool`.
     fn reserves_pool(&self) -> bool {
         false
+    }
+
+    /// The pin of a session. Who knows none places sessions by what is eligible alone.
+    fn pin(&self, _key: &PinKey) -> PinReading {
+        PinReading::Read(None)
     }
 }
 
@@ -164,6 +177,8 @@ pub struct RequestFacts {
     pub cache_key: Option<String>,
     /// What the turns of a conversation have in common (`routing.md` §10.1).
     pub session: Option<String>,
+    /// The session that its client says it belongs to (`sessions-and-streams.md` §2.1).
+    pub session_key: Option<SessionKey>,
     /// What it is about.
     pub intent: Intent,
     /// `X-OmniRoute-Mode`.
@@ -216,6 +231,7 @@ impl RequestFacts {
             estimated_tokens: None,
             cache_key: None,
             session: None,
+            session_key: None,
             intent: Intent::default(),
             mode: None,
             budget: None,
@@ -266,6 +282,10 @@ pub struct AttemptsSoFar {
     pub budget_spent: bool,
     /// Providers whose retry budget is spent: after a failure nothing is sent to them.
     pub spent_providers: Vec<ProviderId>,
+    /// OAuth accounts that other sessions of its data plane are using at the moment, and how many; at most
+    /// [`MAX_OCCUPIED`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub occupied: Vec<(ConnectionId, u32)>,
 }
 
 impl AttemptsSoFar {
@@ -326,6 +346,8 @@ pub enum Decision {
     Reject(Box<Rejection>),
     /// Fetch a number that all replicas count together, then decide again with it.
     TakeTurn(TurnKey),
+    /// Read this pin, then decide again with it.
+    ReadPin(PinKey),
     /// Make requests of their own to several steps.
     Plan(Box<Plan>),
 }
@@ -372,6 +394,8 @@ pub struct Dispatch {
     pub emergency_max_tokens: Option<u32>,
     /// A counter that is raised to at least this number, because another target than the one whose turn it was serves.
     pub raise: Option<(TurnKey, u64)>,
+    /// What becomes of the pin of its session.
+    pub pin: Option<PinWrite>,
 }
 
 /// A wait before the next decision.

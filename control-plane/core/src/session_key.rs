@@ -15,9 +15,13 @@ pub const MAX_SESSION_ID_CHARACTERS: usize = 4_096;
 /// Longest id that stands in a key as it is, in bytes; of a longer one its hash does.
 pub const MAX_LITERAL_BYTES: usize = 180;
 
+/// Longest key of a session, in bytes.
+pub const MAX_SESSION_KEY_BYTES: usize = MAX_LITERAL_BYTES + 32;
+
 /// The key of a session: `<where it comes from>:<id>`, or `<where it comes from>:sha256:<hex>` for an id that is long
-/// or holds anything but `A-Za-z0-9._:-`. At most [`MAX_LITERAL_BYTES`] and 32 bytes long.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+/// or holds anything but `A-Za-z0-9._:-`. At most
+/// [`MAX_SESSION_KEY_BYTES`] long.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionKey(String);
 
 /// What a body says of its session. The order of members is that of precedence.
@@ -68,6 +72,14 @@ impl SessionKey {
             .into_iter()
             .find_map(|(source, id)| Self::of_id(source, id?))
             .or_else(|| Self::of_text(body.first_user_text?))
+    }
+
+    /// A key that another part of the fleet made.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (source, id) = text.split_once(':')?;
+        let fits = text.len() <= MAX_SESSION_KEY_BYTES && !source.is_empty() && !id.is_empty();
+        (fits && text.bytes().all(is_literal)).then(|| Self(text.to_owned()))
     }
 
     /// The key as text.
@@ -249,6 +261,20 @@ mod tests {
         };
         assert_eq!(key(&begin), key(&format!("{begin}y")));
         assert_ne!(key(&begin), key("x"));
+    }
+
+    #[rstest]
+    #[case::of_a_header("header:abc", true)]
+    #[case::hashed("input:sha256:00ff", true)]
+    #[case::without_a_source(":abc", false)]
+    #[case::without_an_id("header:", false)]
+    #[case::no_key("abc", false)]
+    #[case::other_characters("header:a b", false)]
+    #[case::as_long_as_may_be(&format!("header:{}", "x".repeat(MAX_SESSION_KEY_BYTES - 7)), true)]
+    #[case::too_long(&format!("header:{}", "x".repeat(MAX_SESSION_KEY_BYTES - 6)), false)]
+    fn a_key_is_read_back(#[case] text: &str, #[case] valid: bool) {
+        let key = SessionKey::parse(text);
+        assert_eq!(key.as_ref().map(SessionKey::as_str), valid.then_some(text));
     }
 
     #[test]

@@ -115,10 +115,10 @@ pub struct Settings {
     pub token_refresh: TokenRefreshSettings,
     /// What may wait, how fast requests follow each other, how long they take (`sessions-and-streams.md` §3.2).
     pub request_queue: RequestQueueSettings,
-    /// How long a session is sent where it went before; 0 = not at all (no effect yet).
+    /// How long a session is sent where it went before; 0 = not at all.
     pub session_affinity_ttl_ms: u64,
     /// A session is also known by members of the body, where no header names it. Clients that begin alike may then
-    /// share one (no effect yet).
+    /// share one.
     pub session_affinity_body_keys: bool,
     /// Exclusive leases (decisions 41 and 42).
     pub leases: LeaseSettings,

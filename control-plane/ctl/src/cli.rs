@@ -255,6 +255,10 @@ pub(crate) struct ExplainArguments {
     #[arg(long)]
     pub(crate) egress: Option<String>,
 
+    /// Session of the request: the value of its header `X-Session-Id`. Shows where it is pinned.
+    #[arg(long)]
+    pub(crate) session: Option<String>,
+
     /// File with the body of a request: its tools, images, schema, length and cache key are looked at. Its model is not.
     #[arg(long)]
     pub(crate) body: Option<PathBuf>,

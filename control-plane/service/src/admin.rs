@@ -15,6 +15,7 @@ use crate::config::Published;
 use crate::fleet::Gatherer;
 use crate::hot::Hot;
 use crate::permits::Permits;
+use crate::pins::Pins;
 use crate::record::Recorder;
 use crate::schema::Schemas;
 use crate::telemetry::metrics::Metrics;
@@ -37,6 +38,7 @@ pub(crate) struct Admin {
     pub(crate) config: Arc<Published>,
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) permits: Arc<Permits>,
+    pub(crate) pins: Arc<Pins>,
     pub(crate) fleet: Arc<Gatherer>,
     pub(crate) checkpoint: Arc<Checkpoint>,
     pub(crate) schemas: Arc<Schemas>,

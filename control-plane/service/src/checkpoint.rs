@@ -188,6 +188,10 @@ impl Checkpoint {
             durable.delete_expired_handoffs(self.clock.now())
         })
         .await;
+        sweep("pins of sessions", || {
+            durable.delete_expired_pins(self.clock.now())
+        })
+        .await;
     }
 }
 

@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use tidegate_core::affinity::AttemptEnd;
 use tidegate_core::classify::{Classification, ClassifyContext, classify};
 use tidegate_core::config::Config;
 use tidegate_core::ids::{AttemptId, EgressId, KeyId};
@@ -29,7 +30,7 @@ use tidegate_core::outcome::{Attempt, Outcome};
 use tidegate_core::pace::LinePace;
 use tidegate_core::routing::{
     AttemptsSoFar, Decision, Dispatch, PriorAttempt, RequestFacts, next_target_same_provider,
-    resolve_request,
+    pin_key, resolve_request,
 };
 use tidegate_core::settings::StreamSettings;
 use tidegate_core::time::Timestamp;
@@ -41,6 +42,7 @@ use crate::fleet::Gatherer;
 use crate::hot::Hot;
 use crate::lease::Leases;
 use crate::permits::Permits;
+use crate::pins::{Limits, Pins};
 use crate::record::Recorder;
 use crate::telemetry::metrics::{Metrics, Step};
 use crate::view::{Age, View};
@@ -151,6 +153,7 @@ pub(crate) struct Decider {
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) permits: Arc<Permits>,
     pub(crate) leases: Arc<Leases>,
+    pub(crate) pins: Arc<Pins>,
     pub(crate) fleet: Arc<Gatherer>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) limits: DecisionLimits,
@@ -171,7 +174,7 @@ impl Decider {
                 Decision::Wait(_) => Step::Wait,
                 Decision::Reject(_) => Step::Reject,
                 // Taken before a decision is an answer.
-                Decision::TakeTurn(_) => Step::Invalid,
+                Decision::TakeTurn(_) | Decision::ReadPin(_) => Step::Invalid,
                 Decision::Plan(_) => Step::Plan,
             },
             Err(_) => Step::Invalid,
@@ -208,9 +211,17 @@ impl Decider {
             None => None,
         };
         let now = self.clock.now();
-        let judged = last_failure
-            .map(|failure| judge(config, failure, now))
-            .transpose()?;
+        let deadline = began + self.limits.decide;
+        let judged = match last_failure {
+            None => None,
+            Some(failure) => {
+                let outcome = failure.outcome.clone();
+                let judged = judge(config, failure, now)?;
+                let end = AttemptEnd::of(&outcome, &judged.classification);
+                self.break_pin(config, &facts, &judged, end, deadline).await;
+                Some(judged)
+            }
+        };
         so_far.attempts.extend(judged.clone());
         let fleet = self.fleet.fleet();
         let question = Question {
@@ -221,7 +232,7 @@ impl Decider {
             so_far: &so_far,
             egress: egress.as_ref(),
             permits: &permits,
-            deadline: began + self.limits.decide,
+            deadline,
         };
         let Granted {
             decision,
@@ -234,9 +245,11 @@ impl Decider {
         let route = resolve_request(config, &facts);
         let attempt = match &decision {
             Decision::Dispatch(dispatch) => Some(attempt_of(&current, attempt, dispatch, egress)),
-            Decision::Wait(_) | Decision::Reject(_) | Decision::TakeTurn(_) | Decision::Plan(_) => {
-                None
-            }
+            Decision::Wait(_)
+            | Decision::Reject(_)
+            | Decision::TakeTurn(_)
+            | Decision::ReadPin(_)
+            | Decision::Plan(_) => None,
         };
         Ok(Answer {
             next_target_same_provider: route
@@ -254,6 +267,35 @@ impl Decider {
             now: self.clock.now(),
             configuration_version: config.version,
         })
+    }
+}
+
+impl Decider {
+    /// The pin of a session goes at once when an attempt on its connection failed over.
+    async fn break_pin(
+        &self,
+        config: &Config,
+        facts: &RequestFacts,
+        failed: &PriorAttempt,
+        end: AttemptEnd,
+        deadline: Instant,
+    ) {
+        let Attempt {
+            provider,
+            connection,
+            ..
+        } = &failed.attempt;
+        if let Some(key) = pin_key(config, facts, provider) {
+            let limits = self.pin_limits(deadline);
+            self.pins.after_attempt(&key, connection, end, limits).await;
+        }
+    }
+
+    fn pin_limits(&self, deadline: Instant) -> Limits {
+        Limits {
+            call: self.limits.store_call,
+            deadline,
+        }
     }
 }
 

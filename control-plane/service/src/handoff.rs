@@ -154,6 +154,7 @@ impl Handoffs {
             expires_at: now.plus_ms(guard_ms),
             // Set by the call.
             not_after: now,
+            sheddable: false,
         };
         match self.hot.swap(swap, LIMIT).await? {
             SwapOutcome::Swapped { .. } => Ok(Standing::Nothing),

@@ -41,6 +41,7 @@ mod lease;
 mod live;
 mod outbound;
 mod permits;
+mod pins;
 pub mod plane;
 mod quota_poll;
 mod record;

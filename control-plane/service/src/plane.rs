@@ -46,6 +46,7 @@ use crate::lease::upkeep::Upkeep;
 use crate::lease::{self, Leases};
 use crate::live::Teller;
 use crate::permits::{self, Permits};
+use crate::pins::Pins;
 use crate::quota_poll::{self, Poller};
 use crate::record::history::history;
 use crate::record::{Parts, Recorder};
@@ -279,6 +280,12 @@ impl ControlPlane {
             mirror,
             metrics: Arc::clone(&metrics),
         }));
+        let pins = Arc::new(Pins::new(
+            Arc::clone(&hot),
+            Arc::clone(&clock),
+            Arc::clone(&metrics),
+        ));
+        let pin_keeper = pins.keeper(Arc::clone(&durable));
         let services = Services {
             decider: Arc::new(Decider {
                 hot: Arc::clone(&hot),
@@ -288,6 +295,7 @@ impl ControlPlane {
                 recorder: Arc::clone(&recorder),
                 permits: Arc::clone(&permits),
                 leases: Arc::clone(&leases),
+                pins: Arc::clone(&pins),
                 fleet: Arc::clone(&fleet),
                 metrics: Arc::clone(&metrics),
                 limits: config.decision_limits,
@@ -327,6 +335,7 @@ impl ControlPlane {
                 config: Arc::clone(&published),
                 recorder: Arc::clone(&recorder),
                 permits,
+                pins,
                 fleet: Arc::clone(&fleet),
                 checkpoint: Arc::clone(&checkpoint),
                 schemas: Arc::clone(&schemas),
@@ -344,6 +353,7 @@ impl ControlPlane {
         tasks.spawn(history_writer.run(stop.clone()));
         let checkpoint_stop = stop.clone();
         tasks.spawn(async move { checkpoint.run(checkpoint_stop).await });
+        tasks.spawn(pin_keeper.run(stop.clone()));
         tasks.spawn(refresher.run());
         tasks.spawn(quotas.run());
         tasks.spawn(upkeep.run(stop.clone()));

@@ -9,4 +9,5 @@ pub mod http;
 pub(crate) mod lease_call_metrics;
 mod lease_metrics;
 pub(crate) mod metrics;
+pub(crate) mod pin_metrics;
 mod quota_metrics;

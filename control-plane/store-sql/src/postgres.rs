@@ -13,6 +13,7 @@ mod handoffs;
 mod history;
 mod leadership;
 mod leases;
+mod pins;
 mod tokens;
 
 use std::str::FromStr;

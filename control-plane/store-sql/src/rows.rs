@@ -2,6 +2,7 @@
 
 pub(crate) mod handoffs;
 pub(crate) mod leases;
+pub(crate) mod pins;
 mod read;
 pub(crate) mod tokens;
 

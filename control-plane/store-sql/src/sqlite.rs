@@ -18,6 +18,7 @@ mod history;
 mod leadership;
 mod leases;
 mod lock;
+mod pins;
 mod tokens;
 
 use std::path::{Path, PathBuf};

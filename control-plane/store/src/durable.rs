@@ -1,5 +1,5 @@
 //! The durable store: configuration, checkpoint of the hot state, history, usage, notes of conversations, leases,
-//! leadership.
+//! pins of sessions, leadership.
 //!
 //! **Stance:** fail-closed for configuration and leases (a write that is not certainly committed is an
 //! error), fail-open for everything else (checkpoint, history and usage are retried or dropped and counted;
@@ -9,6 +9,7 @@
 pub mod conformance;
 mod handoffs;
 mod leases;
+mod pins;
 mod tokens;
 
 use std::fmt::Debug;
@@ -23,6 +24,7 @@ use crate::hot::{Entry, ReportMark};
 
 pub use handoffs::{HandoffStore, MAX_SEALED_HANDOFF_BYTES, SealedHandoff};
 pub use leases::{LeaseReply, LeaseStore, MAX_SWEPT_LEASES};
+pub use pins::{MAX_PIN_ROWS, PinStore, StoredPin};
 pub use tokens::{
     LeaseAnswer, LeasedToken, RefreshedToken, SaveAnswer, SealedGrant, SealedToken, TokenLease,
     TokenRow, TokenStore,
@@ -286,6 +288,7 @@ pub trait DurableStore:
     + TokenStore
     + HandoffStore
     + LeaseStore
+    + PinStore
     + CheckpointStore
     + HistoryStore
     + Leadership

@@ -230,10 +230,12 @@ pub struct Swap {
     pub schema: u32,
     /// The new value, encoded.
     pub payload: Vec<u8>,
-    /// When it is to be forgotten.
+    /// When it is to be forgotten; when that is past, it is at once, and nothing stands there.
     pub expires_at: Timestamp,
     /// Refused when the store's time is past this, so that a call that hung cannot act late.
     pub not_after: Timestamp,
+    /// It is only a preference: a store that is short of room may forget it before its end.
+    pub sheddable: bool,
 }
 
 /// What became of a swap.

@@ -18,7 +18,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use parking_lot::Mutex;
 use tidegate_core::admission::{Terms, terms};
 use tidegate_core::config::Strategy;
-use tidegate_core::ids::AttemptId;
+use tidegate_core::ids::{AttemptId, ConnectionId};
 use tidegate_core::outcome::{LocalFault, Outcome};
 use tidegate_core::routing::{
     AttemptsSoFar, Plan, PriorAttempt, Rejection, RequestFacts, WaitKind,
@@ -266,6 +266,7 @@ impl<C: ControlPort> Drive<C> {
                 so_far.budget_spent = spent.combo;
                 so_far.spent_providers = spent.providers;
             }
+            so_far.occupied = occupied(&self.shared, &self.request.facts);
             let asked = Instant::now();
             let answer = self.shared.control.decide(Ask {
                 attempt,
@@ -577,6 +578,15 @@ fn spent<C: ControlPort>(shared: &Shared<C>, model: &str) -> Spent {
     shared
         .retries
         .spent(config, config.combo_for(model), live_planes)
+}
+
+/// The OAuth accounts that other sessions are using.
+fn occupied<C: ControlPort>(shared: &Shared<C>, facts: &RequestFacts) -> Vec<(ConnectionId, u32)> {
+    let Some(snapshot) = shared.control.snapshot() else {
+        return Vec::new();
+    };
+    let now = shared.control.now();
+    shared.occupants.of_others(&snapshot.config, facts, now)
 }
 
 fn whole_seconds(wait: Duration) -> u64 {

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue};
 use tidegate_core::config::{ApiKey, BudgetFallback};
 use tidegate_core::number::Finite;
 use tidegate_core::routing::RequestFacts;
+use tidegate_core::session_key::SessionKey;
 
 use crate::endpoint::Endpoint;
 use crate::identify;
@@ -36,6 +37,7 @@ pub(crate) fn of_request(
     let facts = RequestFacts {
         forced_connection: identify::forced_connection(headers)?,
         embedding: endpoint == Endpoint::Embeddings,
+        session_key: SessionKey::of_headers(|name| headers.get(name).map(HeaderValue::as_bytes)),
         mode: text(headers, MODE)?
             .filter(|mode| mode.len() <= MAX_WORD_BYTES)
             .map(str::to_owned),
@@ -179,6 +181,42 @@ mod tests {
         let refused = facts(&[(name, value), (name, value)]).unwrap_err();
         assert_eq!(refused.code(), "invalid_header");
         assert!(refused.to_string().contains(name));
+    }
+
+    #[rstest]
+    #[case::codex_first(
+        &[("x-omniroute-session", "o"), ("x-session-id", "s"), ("x-codex-session-id", "c")],
+        Some("header:c")
+    )]
+    #[case::then_the_common_one(&[("x-omniroute-session", "o"), ("x-session-id", "s")], Some("header:s"))]
+    #[case::then_ours(&[("x-omniroute-session", "o")], Some("header:o"))]
+    #[case::unusable(&[("x-omniroute-session", "o"), ("x-session-id", " ")], None)]
+    #[case::none(&[], None)]
+    fn vector_sessions_28_headers_name_the_session(
+        #[case] headers: &[(&'static str, &str)],
+        #[case] key: Option<&str>,
+    ) {
+        let facts = facts(headers).unwrap();
+        assert_eq!(facts.session_key.as_ref().map(SessionKey::as_str), key);
+    }
+
+    #[test]
+    fn a_body_names_the_session_only_where_that_is_switched_on() {
+        let text = br#"{"model":"m","input":"ahoy","session_id":"s"}"#;
+        let key = |body: RequestBody, headers: &HeaderMap| {
+            let facts = of_request(Endpoint::Responses, headers, None, &body).unwrap();
+            facts.session_key.map(|key| key.as_str().to_owned())
+        };
+        let plain = RequestBody::parse(Bytes::from_static(text), true).unwrap();
+        assert_eq!(key(plain, &HeaderMap::new()), None);
+        let read = RequestBody::parse_with_session(Bytes::from_static(text), true).unwrap();
+        assert_eq!(
+            key(read.clone(), &HeaderMap::new()).as_deref(),
+            Some("session:s")
+        );
+        let headers =
+            HeaderMap::from_iter([("x-session-id".parse().unwrap(), "h".parse().unwrap())]);
+        assert_eq!(key(read, &headers).as_deref(), Some("header:h"));
     }
 
     #[test]

@@ -126,13 +126,20 @@ async fn ask<C: ControlPort>(
     begun: Instant,
 ) -> Result<Response<ReplyBody>, Refusal> {
     let (head, body) = request.into_parts();
-    let key = {
+    let (key, body_names_session) = {
         let snapshot = shared.control.snapshot().ok_or(Refusal::NotConfigured)?;
-        identify::key(&head.headers, &snapshot.config, shared.limits.require_key)?
+        let config = &snapshot.config;
+        let key = identify::key(&head.headers, config, shared.limits.require_key)?;
+        (key, config.settings.session_affinity_body_keys)
     };
     let lease = leasing::of_request(&head.headers, key.as_deref())?;
     let bytes = read::body(&head.headers, body, &shared.limits).await?;
-    let body = RequestBody::parse(bytes, endpoint == Endpoint::Responses)?;
+    let takes_background = endpoint == Endpoint::Responses;
+    let body = if body_names_session {
+        RequestBody::parse_with_session(bytes, takes_background)?
+    } else {
+        RequestBody::parse(bytes, takes_background)?
+    };
     let facts = facts::of_request(endpoint, &head.headers, key, &body)?;
     let facts = Arc::new(RequestFacts { lease, ..facts });
     let relay = Relay::begin(shared, endpoint, &head.headers, &facts);

@@ -29,6 +29,7 @@ mod limits;
 mod metrics;
 mod models;
 mod observe;
+mod occupants;
 mod passage;
 mod plan;
 mod proxy;

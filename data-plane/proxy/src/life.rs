@@ -28,6 +28,7 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use crate::control_port::ControlPort;
 use crate::endpoint::Endpoint;
 use crate::metrics::{DecidedBy, DecidedStep, DecisionLabels};
+use crate::occupants::Occupied;
 use crate::proxy::Shared;
 use crate::retries::Held;
 use crate::sse::Tokens;
@@ -46,6 +47,8 @@ struct InFlight {
     _running: Running,
     dispatch: Box<Dispatch>,
     target: Target,
+    /// Counts as a session on its account.
+    _occupied: Option<Occupied>,
     sent: Instant,
     /// Its success was reported; a later failure is a second report (decision 8).
     ready: bool,
@@ -323,7 +326,12 @@ impl<C: ControlPort> Life<C> {
         if dispatch.permit {
             self.permit = Some(dispatch.attempt.id);
         }
-        let target = Target::of(&dispatch, self.shared.control.now());
+        let now_here = self.shared.control.now();
+        let occupied = self.shared.control.snapshot().and_then(|snapshot| {
+            let (occupants, facts) = (&self.shared.occupants, &self.facts);
+            occupants.occupy(&snapshot.config, facts, &dispatch.attempt, now_here)
+        });
+        let target = Target::of(&dispatch, now_here);
         target.begins(&self.shared.control);
         self.in_flight = Some(InFlight {
             _counted: counted,
@@ -331,6 +339,7 @@ impl<C: ControlPort> Life<C> {
             leased,
             dispatch,
             target,
+            _occupied: occupied,
             sent: now,
             ready: false,
         });

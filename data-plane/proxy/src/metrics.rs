@@ -33,6 +33,10 @@ pub struct Metrics {
     pub(crate) lease_requests: Family<LeaseLabels, Counter>,
     pub(crate) queued: Gauge,
     pub(crate) queue: Family<QueueLabels, Counter>,
+    /// Sessions on OAuth accounts.
+    pub(crate) oauth_occupants: Gauge,
+    /// Requests to OAuth accounts that are not known of, because as many are known as may be.
+    pub(crate) oauth_occupants_unknown: Counter,
 }
 
 /// How a request ended for its client.
@@ -303,6 +307,8 @@ impl Metrics {
             lease_requests: Family::default(),
             queued: Gauge::default(),
             queue: Family::default(),
+            oauth_occupants: Gauge::default(),
+            oauth_occupants_unknown: Counter::default(),
         };
         metrics.begin_at_zero();
         metrics.name_in(registry.sub_registry_with_prefix("tidegate_dp"));
@@ -420,6 +426,16 @@ impl Metrics {
             "queue",
             "What happened to requests at queues of connections with a limited pace",
             self.queue.clone(),
+        );
+        registry.register(
+            "oauth_occupants",
+            "Sessions on OAuth accounts, each counted once per account",
+            self.oauth_occupants.clone(),
+        );
+        registry.register(
+            "oauth_occupants_unknown",
+            "Requests of sessions to OAuth accounts beyond as many as are counted",
+            self.oauth_occupants_unknown.clone(),
         );
         registry.register(
             "connections",

@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 use crate::control_port::ControlPort;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
+use crate::occupants::Occupants;
 use crate::queues::Queues;
 use crate::retries::Retries;
 use crate::server;
@@ -61,6 +62,8 @@ pub(crate) struct Shared<C> {
     pub(crate) retries: Arc<Retries>,
     /// Requests that wait until their connections may take them.
     pub(crate) queues: Queues,
+    /// Which OAuth accounts sessions are using.
+    pub(crate) occupants: Arc<Occupants>,
     /// Room for client connections.
     connections: Arc<Semaphore>,
     /// Room for connections to the process's own paths.
@@ -102,6 +105,10 @@ impl<C: ControlPort> Proxy<C> {
             handoffs: Arc::new(Semaphore::new(MAX_HANDOFFS)),
             retries: Arc::default(),
             queues: Queues::new(metrics.queued.clone()),
+            occupants: Arc::new(Occupants::new(
+                metrics.oauth_occupants.clone(),
+                metrics.oauth_occupants_unknown.clone(),
+            )),
             connections: Arc::new(Semaphore::new(
                 limits.max_connections.min(Semaphore::MAX_PERMITS),
             )),

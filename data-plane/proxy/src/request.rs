@@ -84,8 +84,27 @@ impl RequestBody {
     /// # Errors
     /// The first thing that is wrong with it.
     pub(crate) fn parse(bytes: Bytes, takes_background: bool) -> Result<Self, BodyFault> {
+        Self::read_by(body::read, bytes, takes_background)
+    }
+
+    /// Checks a body whose members may name a session.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with it.
+    pub(crate) fn parse_with_session(
+        bytes: Bytes,
+        takes_background: bool,
+    ) -> Result<Self, BodyFault> {
+        Self::read_by(body::read_with_session, bytes, takes_background)
+    }
+
+    fn read_by(
+        read: fn(&str) -> serde_json::Result<BodyFacts>,
+        bytes: Bytes,
+        takes_background: bool,
+    ) -> Result<Self, BodyFault> {
         let text = std::str::from_utf8(&bytes).map_err(|_| BodyFault::InvalidUtf8)?;
-        let facts = body::read(text).map_err(|error| BodyFault::InvalidJson {
+        let facts = read(text).map_err(|error| BodyFault::InvalidJson {
             line: error.line(),
             column: error.column(),
         })?;

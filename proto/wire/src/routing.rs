@@ -5,8 +5,9 @@ use tidegate_core::config::{BudgetFallback, Protocol};
 use tidegate_core::ids::{ConnectionId, NameError, ProviderId, RuleId};
 use tidegate_core::number::Finite;
 use tidegate_core::routing::{
-    AttemptsSoFar, Exclusion, Intent, PriorAttempt, Rejection, RequestFacts,
+    AttemptsSoFar, Exclusion, Intent, MAX_OCCUPIED, PriorAttempt, Rejection, RequestFacts,
 };
+use tidegate_core::session_key::SessionKey;
 use tidegate_core::time::Timestamp;
 use tidegate_proto::common::v1 as common;
 use tidegate_proto::routing::v1 as routing;
@@ -54,6 +55,11 @@ pub fn facts_to_proto(facts: &RequestFacts, stream: bool) -> routing::RequestFac
         estimated_tokens: facts.estimated_tokens,
         cache_key: facts.cache_key.clone().unwrap_or_default(),
         session: facts.session.clone().unwrap_or_default(),
+        session_key: facts
+            .session_key
+            .as_ref()
+            .map(|key| key.as_str().to_owned())
+            .unwrap_or_default(),
         intent: match facts.intent {
             Intent::General => routing::Intent::Unspecified,
             Intent::Coding => routing::Intent::Coding,
@@ -109,6 +115,14 @@ pub fn facts_from_proto(facts: routing::RequestFacts) -> Result<RequestFacts, Wi
         estimated_tokens: facts.estimated_tokens,
         cache_key: text("cache_key", facts.cache_key, MAX_CACHE_KEY_BYTES)?,
         session: text("session", facts.session, MAX_FACT_BYTES)?,
+        session_key: match facts.session_key.as_str() {
+            "" => None,
+            key => {
+                Some(SessionKey::parse(key).ok_or_else(|| {
+                    WireError::invalid("facts.session_key", "no key of a session")
+                })?)
+            }
+        },
         // A newer build's word for what this one does not tell apart is anything.
         intent: match intent {
             routing::Intent::Unspecified => Intent::General,
@@ -219,6 +233,14 @@ pub fn so_far_to_proto(so_far: &AttemptsSoFar) -> routing::AttemptsSoFar {
             .iter()
             .map(ToString::to_string)
             .collect(),
+        occupied: so_far
+            .occupied
+            .iter()
+            .map(|(connection, sessions)| routing::OccupiedConnection {
+                connection: connection.to_string(),
+                sessions: *sessions,
+            })
+            .collect(),
     }
 }
 
@@ -241,6 +263,15 @@ pub fn so_far_from_proto(
     if so_far.spent_providers.len() > MAX_SPENT_PROVIDERS {
         return Err(WireError::invalid("so_far.spent_providers", "too many"));
     }
+    if so_far.occupied.len() > MAX_OCCUPIED {
+        return Err(WireError::invalid("so_far.occupied", "too many"));
+    }
+    let occupied = so_far.occupied.iter().map(|occupied| {
+        let invalid = |error: NameError| WireError::invalid("so_far.occupied", error.to_string());
+        let connection = ConnectionId::new(&occupied.connection).map_err(invalid)?;
+        Ok((connection, occupied.sessions))
+    });
+    let occupied = occupied.collect::<Result<Vec<_>, WireError>>()?;
     let spent_providers = so_far.spent_providers.iter().map(|provider| {
         let invalid =
             |error: NameError| WireError::invalid("so_far.spent_providers", error.to_string());
@@ -271,6 +302,7 @@ pub fn so_far_from_proto(
         budget_spent: so_far.budget_spent,
         no_wait: so_far.no_wait,
         spent_providers,
+        occupied,
     })
 }
 
@@ -343,6 +375,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_session_comes_back_as_it_was() {
+        let facts = RequestFacts {
+            session_key: SessionKey::parse("header:abc"),
+            ..RequestFacts::new("m", Protocol::Openai)
+        };
+        let message = facts_to_proto(&facts, false);
+        let read = facts_from_proto(message.clone()).unwrap();
+        assert_eq!(read.session_key, facts.session_key);
+        for wrong in ["abc", "header:a b", &format!("header:{}", "x".repeat(206))] {
+            let message = routing::RequestFacts {
+                session_key: wrong.to_owned(),
+                ..message.clone()
+            };
+            assert!(facts_from_proto(message).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn what_happened_so_far_comes_back_as_it_was() {
         let so_far = AttemptsSoFar {
             attempts: Vec::new(),
@@ -355,9 +405,21 @@ mod tests {
             budget_spent: true,
             no_wait: true,
             spent_providers: vec![ProviderId::new("acme").unwrap()],
+            occupied: vec![(ConnectionId::new("c1").unwrap(), 2)],
         };
         let message = so_far_to_proto(&so_far);
         assert_eq!(so_far_from_proto(Some(message)), Ok(so_far));
         assert_eq!(so_far_from_proto(None), Ok(AttemptsSoFar::default()));
+        let occupied = |count: usize| routing::AttemptsSoFar {
+            occupied: (0..count)
+                .map(|number| routing::OccupiedConnection {
+                    connection: format!("c{number}"),
+                    sessions: 1,
+                })
+                .collect(),
+            ..routing::AttemptsSoFar::default()
+        };
+        assert!(so_far_from_proto(Some(occupied(MAX_OCCUPIED))).is_ok());
+        assert!(so_far_from_proto(Some(occupied(MAX_OCCUPIED + 1))).is_err());
     }
 }

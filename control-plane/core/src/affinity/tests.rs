@@ -83,6 +83,46 @@ fn vector_sessions_26_a_pin_belongs_to_an_api_key_a_provider_and_a_session() {
 }
 
 #[test]
+fn a_key_is_read_back() {
+    let key = key(Some("k1"), "abc");
+    assert_eq!(PinKey::parse(key.as_str()), Some(key.clone()));
+    let upper = key.as_str().to_uppercase();
+    let short = &key.as_str()[..key.as_str().len() - 1];
+    for text in ["", "glm", "glm:", ":00", upper.as_str(), short] {
+        assert_eq!(PinKey::parse(text), None, "{text}");
+    }
+    let pin = Pin::new(ConnectionId::new("c1").unwrap(), TTL_MS, at(0));
+    let payload = encode(&key, &pin).unwrap();
+    assert_eq!(decode(&key, PIN_SCHEMA, &payload).unwrap(), pin);
+    assert!(decode(&key, PIN_SCHEMA + 1, &payload).is_err());
+    assert!(decode(&key, PIN_SCHEMA, b"{}").is_err());
+}
+
+#[test]
+fn what_another_rule_chose_becomes_the_pin() {
+    let c1 = ConnectionId::new("c1").unwrap();
+    let pin = Pin::new(c1.clone(), TTL_MS, at(0));
+    let went = |stored: Option<&Pin>, ms| went_to(stored, &c1, TTL_MS, at(ms));
+    let made = |at_ms| Some(Pin::new(c1.clone(), TTL_MS, at(at_ms)));
+    assert_eq!(went(None, 5).unwrap().after, made(5));
+    assert_eq!(
+        went(Some(&pin), 5),
+        None,
+        "it need not be written again yet"
+    );
+    let touched = went(Some(&pin), 30_000).unwrap();
+    assert_eq!(
+        touched.after.map(|pin| (pin.created_at, pin.expires_at)),
+        Some((at(0), at(90_000)))
+    );
+    assert_eq!(went(Some(&pin), TTL_MS).unwrap().after, made(TTL_MS));
+    let elsewhere = Pin::new(ConnectionId::new("c2").unwrap(), TTL_MS, at(0));
+    let moved = went(Some(&elsewhere), 5).unwrap();
+    assert_eq!((moved.before, moved.after), (Some(elsewhere), made(5)));
+    assert_eq!(went_to(None, &c1, 0, at(0)), None);
+}
+
+#[test]
 fn vector_sessions_29_a_pin_slides_and_ends_at_its_very_expiry() {
     let mut store = Store::default();
     assert_eq!(store.request(&["c1", "c2"], 0, at(0)), None);

@@ -83,21 +83,25 @@ fn with_sessions(counts: &[usize]) -> Occupancy {
 }
 
 #[test]
-fn accounts_of_equal_priority_are_ordered_by_how_available_they_are() {
-    let occupancy = with_sessions(&[2, 0, 1, 0, 5]);
-    let names: Vec<ConnectionId> = (0..5)
-        .map(|index| connection(&format!("c{index}")))
-        .collect();
-    let mut peers: Vec<Peer<'_>> = names
-        .iter()
-        .map(|connection| Peer {
-            connection,
-            priority: u32::from(connection.as_str() != "c4"),
-        })
-        .collect();
-    occupancy.order(&mut peers, None, at(1));
-    let order: Vec<&str> = peers.iter().map(|peer| peer.connection.as_str()).collect();
-    assert_eq!(order, ["c4", "c1", "c3", "c2", "c0"]);
+fn the_most_occupied_are_told_first_and_ones_own_session_is_no_other() {
+    let mut occupancy = with_sessions(&[2, 0, 1, 5]);
+    let own = session("own");
+    occupancy.reserve(&connection("c4"), &own, at(0));
+    occupancy.reserve(&connection("c2"), &own, at(0));
+    let told = |session: Option<&SessionKey>, limit: usize| {
+        let told = occupancy.of_others(session, at(1), limit).into_iter();
+        told.map(|(connection, others)| (connection.as_str().to_owned(), others))
+            .collect::<Vec<_>>()
+    };
+    let entry = |name: &str, others: u32| (name.to_owned(), others);
+    assert_eq!(
+        told(Some(&own), 9),
+        [entry("c3", 5), entry("c0", 2), entry("c2", 1)]
+    );
+    assert_eq!(told(Some(&own), 2), [entry("c3", 5), entry("c0", 2)]);
+    assert_eq!(told(None, 9).len(), 4);
+    assert_eq!((occupancy.len(), occupancy.is_empty()), (10, false));
+    assert!(Occupancy::default().is_empty());
 }
 
 #[rstest::rstest]

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use crate::affinity::PinWrite;
 use crate::breaker::{Breaker, Phase};
 use crate::config::{ComboTarget, Connection, ProviderEntry};
 use crate::egress::{self, EgressLock};
@@ -18,7 +19,9 @@ use super::exclusion::Exclusions;
 use super::exhaustion::Exhaustion;
 use super::filters::Filters;
 use super::gates::{self, Candidate, Hit};
+use super::occupied;
 use super::order;
+use super::pinned;
 use super::private_view::PrivateView;
 use super::resolve::Route;
 use super::strategy::Halt;
@@ -71,6 +74,8 @@ pub(super) struct Account<'a> {
     pub(super) phase: Phase,
     /// Neither the provider nor the connection has anything to report or forget.
     pub(super) clean: bool,
+    /// What becomes of the pin of the session that goes there.
+    pub(super) pin: Option<PinWrite>,
 }
 
 impl<'a> Scene<'a> {
@@ -219,6 +224,29 @@ impl<'a> Scene<'a> {
             return Ok(None);
         };
         let surroundings = self.surroundings(target, entry, at);
+        let is_kept = match &target.connection {
+            None => accounts.len() > 1,
+            Some(_) => target.expanded,
+        };
+        let session = if is_kept {
+            pinned::session(self, &target.provider)?
+        } else {
+            None
+        };
+        if target.connection.is_none()
+            && let Some(session) = &session
+            && let Some(account) = pinned::place(
+                self,
+                session,
+                entry,
+                accounts,
+                &surroundings,
+                past,
+                ignore_cooldown,
+            )
+        {
+            return Ok(Some(account));
+        }
         let is_eligible = |connection: &Connection| {
             surroundings
                 .hit(connection, past, ignore_cooldown)
@@ -239,13 +267,18 @@ impl<'a> Scene<'a> {
             let Some(connection) = position.and_then(|position| accounts.get(position)) else {
                 continue;
             };
-            let (state, hit) = surroundings.hit(connection, past, ignore_cooldown);
-            let Some(hit) = hit else {
+            let Some(hit) = surroundings.hit(connection, past, ignore_cooldown).1 else {
+                let connection = if target.connection.is_none() {
+                    occupied::less_occupied(self, entry, accounts, connection, &is_eligible)
+                } else {
+                    connection
+                };
+                let session = session.filter(|_| target.expanded);
                 return Ok(Some(Account {
-                    entry,
-                    connection,
-                    phase: surroundings.phase,
-                    clean: is_clean(surroundings.provider.as_deref(), state.as_deref()),
+                    pin: session.and_then(|session| {
+                        pinned::follow(self, &session, connection, &surroundings, past)
+                    }),
+                    ..surroundings.account(entry, connection)
                 }));
             };
             excluded.push(exclusion(target, &connection.id, &hit));
@@ -376,6 +409,22 @@ impl Surroundings<'_> {
         self.view.connection(&self.target.provider, &connection.id)
     }
 
+    /// The account, to be used.
+    pub(super) fn account<'b>(
+        &self,
+        entry: &'b ProviderEntry,
+        connection: &'b Arc<Connection>,
+    ) -> Account<'b> {
+        let state = self.state(connection);
+        Account {
+            entry,
+            connection,
+            phase: self.phase,
+            clean: is_clean(self.provider.as_deref(), state.as_deref()),
+            pin: None,
+        }
+    }
+
     /// Whether any of the accounts may be used. Looks no further than the first, or than what excludes them all.
     fn admit_any(
         &self,
@@ -394,7 +443,7 @@ impl Surroundings<'_> {
     }
 
     /// The account's state, and the first gate that excludes it.
-    fn hit(
+    pub(super) fn hit(
         &self,
         connection: &Connection,
         past: Past<'_>,

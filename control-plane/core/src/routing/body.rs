@@ -14,9 +14,10 @@ use std::fmt;
 use sha2::{Digest as _, Sha256};
 
 use super::{RequestFacts, intent};
+use crate::session_key::SessionKey;
 
 pub use shape::{MAX_DEPTH, ShapeFault, check_shape};
-pub use visit::read;
+pub use visit::{read, read_with_session};
 
 /// Longest part of a conversation's first turn, of a system prompt and of tools that is hashed, in bytes.
 pub const HASHED_BYTES: usize = 16 * 1_024;
@@ -46,6 +47,8 @@ pub struct BodyFacts {
     first_turn: Option<[u8; 32]>,
     /// The model answered before.
     answered: bool,
+    /// The session that its members name, where they were asked for.
+    session_key: Option<SessionKey>,
     /// The last user turn, of which at most [`intent::LOOKED_AT_BYTES`] are kept.
     last_turn: String,
 }
@@ -89,6 +92,12 @@ impl BodyFacts {
         Some(text)
     }
 
+    /// The session that its members name (`sessions-and-streams.md` §2.1); of a body read by [`read_with_session`].
+    #[must_use]
+    pub fn session_key(&self) -> Option<&SessionKey> {
+        self.session_key.as_ref()
+    }
+
     /// What its last user turn is about.
     #[must_use]
     pub fn intent(&self) -> super::Intent {
@@ -108,6 +117,7 @@ impl RequestFacts {
             estimated_tokens: Some(body.estimated_tokens()),
             cache_key: body.cache_key(),
             session: body.session(key_id),
+            session_key: self.session_key.or_else(|| body.session_key().cloned()),
             intent: body.intent(),
             ..self
         }

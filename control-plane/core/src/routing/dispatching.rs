@@ -105,6 +105,7 @@ impl Driver<'_> {
             max_tools: self.scene.tool_limit_below(target),
             emergency_max_tokens: None,
             raise: None,
+            pin: account.pin.clone(),
         }
     }
 

@@ -56,6 +56,7 @@ pub fn next_target_same_provider(
         | Decision::Wait(_)
         | Decision::Reject(_)
         | Decision::TakeTurn(_)
+        | Decision::ReadPin(_)
         | Decision::Plan(_) => false,
     }
 }
@@ -126,6 +127,7 @@ impl<'a> Driver<'a> {
         match decided {
             Ok(decision) => decision,
             Err(Halt::TakeTurn(key)) => Decision::TakeTurn(key),
+            Err(Halt::ReadPin(key)) => Decision::ReadPin(key),
             Err(Halt::Reject(rejection)) => Decision::Reject(rejection),
         }
     }

@@ -64,6 +64,7 @@ pub(super) fn target(
         provider: provider.clone(),
         model,
         connection: None,
+        expanded: false,
         group: 0,
         weight: Finite::ZERO,
         allowed_connections: std::collections::BTreeSet::new(),

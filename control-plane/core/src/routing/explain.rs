@@ -8,6 +8,7 @@ use super::accounts::{Past, Scene, exclusion, no_account};
 use super::driver::{Driver, decide};
 use super::exhaustion::Exhaustion;
 use super::order::Sequence;
+use super::pinned;
 use super::private_view::PrivateView;
 use super::reordered::found_again;
 use super::resolve::resolve_request;
@@ -38,6 +39,8 @@ pub struct ExplainedTarget {
     pub model: ModelId,
     /// The decision is to send the next attempt here.
     pub chosen: bool,
+    /// The session of the request is pinned to it.
+    pub pinned: bool,
     /// Everything that excludes it, in the order of the gates; empty when it may be used.
     pub exclusions: Vec<Exclusion>,
 }
@@ -77,6 +80,8 @@ pub fn explain(input: &Input<'_>) -> Explanation {
         .filter_map(|index| Some((index, route.targets.get(index)?)));
     for (index, target) in targets {
         let mut accounts = 0_usize;
+        let session = pinned::session(&scene, &target.provider).ok().flatten();
+        let pinned = session.as_ref().and_then(|it| it.connection(&scene));
         scene.for_each_account(target, past, input.now, |connection, hits| {
             accounts = accounts.saturating_add(1);
             tell(&|| ExplainedTarget {
@@ -84,6 +89,7 @@ pub fn explain(input: &Input<'_>) -> Explanation {
                 connection: Some(connection.id.clone()),
                 model: target.model.clone(),
                 chosen: is_chosen(&decision, index, &connection.id),
+                pinned: pinned == Some(&connection.id),
                 exclusions: hits
                     .iter()
                     .map(|hit| exclusion(target, &connection.id, hit))
@@ -96,6 +102,7 @@ pub fn explain(input: &Input<'_>) -> Explanation {
                 connection: None,
                 model: target.model.clone(),
                 chosen: false,
+                pinned: false,
                 exclusions: vec![no_account(target)],
             });
         }
@@ -124,8 +131,10 @@ fn is_chosen(decision: &Decision, target: usize, connection: &ConnectionId) -> b
         Decision::Dispatch(dispatch) => {
             usize::try_from(dispatch.target) == Ok(target) && dispatch.connection == *connection
         }
-        Decision::Wait(_) | Decision::Reject(_) | Decision::TakeTurn(_) | Decision::Plan(_) => {
-            false
-        }
+        Decision::Wait(_)
+        | Decision::Reject(_)
+        | Decision::TakeTurn(_)
+        | Decision::ReadPin(_)
+        | Decision::Plan(_) => false,
     }
 }

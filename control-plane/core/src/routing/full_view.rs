@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::affinity::{PinKey, PinReading};
 use crate::ids::{ConnectionId, ProviderId, Shard};
 use crate::state::{ConnectionState, ProviderState};
 use crate::version::Version;
@@ -79,6 +80,10 @@ impl<V: View> View for WithFull<V> {
     fn reserves_pool(&self) -> bool {
         self.beneath.reserves_pool()
     }
+
+    fn pin(&self, key: &PinKey) -> PinReading {
+        self.beneath.pin(key)
+    }
 }
 
 impl<V: View + ?Sized> View for &V {
@@ -104,6 +109,10 @@ impl<V: View + ?Sized> View for &V {
 
     fn reserves_pool(&self) -> bool {
         (**self).reserves_pool()
+    }
+
+    fn pin(&self, key: &PinKey) -> PinReading {
+        (**self).pin(key)
     }
 }
 

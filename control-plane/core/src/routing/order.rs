@@ -7,6 +7,7 @@ use crate::permit;
 
 use super::accounts::{Scene, Surroundings};
 use super::layers;
+use super::pinned;
 use super::progress::{Progress, results};
 use super::reordered::is_stale;
 use super::resolve::NOTHING_SET;
@@ -135,7 +136,10 @@ impl Sequence {
         let Some(combo) = scene.route.combo else {
             return Ok(as_listed);
         };
-        let keeps_order = ordering.keeps_order() && !nests && !layers::any(scene.route.config);
+        let keeps_order = ordering.keeps_order()
+            && !nests
+            && !layers::any(scene.route.config)
+            && !pinned::orders(scene);
         let has_choice = len > 1 || ordering.rules_out();
         if keeps_order || begun || !has_choice {
             return Ok(as_listed);
@@ -174,6 +178,7 @@ impl Sequence {
         };
         ordered.order.truncate(ordered.usable);
         layers::apply(&mut ordered, &question, scene.route.strategy);
+        pinned::lead(scene, &mut ordered)?;
         Ok(Self {
             len: ordered.order.len(),
             resumes_at: ordered.order.len(),

@@ -213,6 +213,7 @@ fn judge(route: &Route<'_>, config: Option<&FusionConfig>) -> Option<Judge> {
         provider,
         model,
         connection: None,
+        expanded: false,
         group: u32::try_from(steps).unwrap_or(u32::MAX),
         weight: Finite::ZERO,
         allowed_connections: BTreeSet::new(),

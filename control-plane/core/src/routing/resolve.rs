@@ -150,6 +150,7 @@ fn single_target(config: &Config, name: &str) -> Option<ComboTarget> {
         provider,
         model,
         connection: None,
+        expanded: false,
         group: 0,
         weight: Finite::ZERO,
         allowed_connections: BTreeSet::new(),

@@ -96,8 +96,8 @@ pub fn ordinary_selection(input: &Input<'_>, speaks: Speaks) -> OrdinarySelectio
         Ok(sequence) => sequence.after(None).collect(),
         // The strategy sends nothing anywhere.
         Err(Halt::Reject(_)) => Vec::new(),
-        // Nobody who only looks is asked to take a turn.
-        Err(Halt::TakeTurn(_)) => (0..route.targets.len()).collect(),
+        // Nobody who only looks is asked to take a turn, or where sessions are.
+        Err(Halt::TakeTurn(_) | Halt::ReadPin(_)) => (0..route.targets.len()).collect(),
     };
     let exhaustion = Exhaustion::default();
     let key = input.facts.key.as_deref();

@@ -39,6 +39,7 @@ pub(super) mod weighted;
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use crate::affinity::PinKey;
 use crate::breaker::Phase;
 use crate::catalogue::Catalogue;
 use crate::config::{ComboConfig, Strategy};
@@ -240,6 +241,8 @@ impl From<Vec<usize>> for Ordered {
 pub enum Halt {
     /// A number has to be fetched first; then the decision is made anew.
     TakeTurn(TurnKey),
+    /// A pin has to be read first; then the decision is made anew.
+    ReadPin(PinKey),
     /// The request ends with this answer.
     Reject(Box<Rejection>),
 }

@@ -1,5 +1,6 @@
 //! Whole requests against the driver: each test walks one to its end with a script of outcomes.
 
+mod affinity;
 mod cooldown_waits;
 mod driver_vectors;
 mod egress;
@@ -11,6 +12,7 @@ mod leases;
 mod limits;
 mod naming;
 mod nested;
+mod occupied;
 mod orders;
 mod permits;
 mod plans;
@@ -47,6 +49,7 @@ struct FixedView {
     providers: BTreeMap<ProviderId, Arc<ProviderState>>,
     connections: BTreeMap<ConnectionId, Arc<ConnectionState>>,
     full: BTreeSet<ConnectionId>,
+    pins: BTreeMap<PinKey, PinReading>,
 }
 
 impl View for FixedView {
@@ -68,6 +71,11 @@ impl View for FixedView {
 
     fn is_full(&self, connection: &ConnectionId) -> bool {
         self.full.contains(connection)
+    }
+
+    fn pin(&self, key: &PinKey) -> PinReading {
+        let known = self.pins.get(key).cloned();
+        known.unwrap_or(PinReading::Read(None))
     }
 }
 
@@ -301,7 +309,7 @@ impl World {
                     journey.rejection = Some(*rejection);
                     return journey;
                 }
-                other @ (Decision::TakeTurn(_) | Decision::Plan(_)) => {
+                other @ (Decision::TakeTurn(_) | Decision::ReadPin(_) | Decision::Plan(_)) => {
                     panic!("neither sends nor ends: {other:?}")
                 }
             }

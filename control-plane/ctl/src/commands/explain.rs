@@ -6,7 +6,8 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use tidegate_core::config::Protocol;
-use tidegate_core::routing::body;
+use tidegate_core::routing::body::{self, BodyFacts};
+use tidegate_core::session_key::SessionKey;
 use tidegate_proto::admin::v1::{ExplainRequest, ExplainResponse};
 use tidegate_proto::common::v1::Exclusion;
 use tidegate_proto::routing::v1::RequestFacts;
@@ -33,11 +34,14 @@ pub(crate) async fn run(
         key,
         protocol,
         egress,
+        session,
         body,
     } = arguments;
-    let facts = body
-        .map(|path| facts_of(&path, key.as_deref()))
-        .transpose()?;
+    let session = session.as_deref().map(session_of).transpose()?;
+    let facts = match (body, session) {
+        (None, None) => None,
+        (body, session) => Some(facts_of(body.as_deref(), key.as_deref(), session)?),
+    };
     let (service, request) = client.call(ExplainRequest {
         facts,
         model,
@@ -56,6 +60,11 @@ pub(crate) async fn run(
             (true, _) => "->",
             (false, true) => "ok",
             (false, false) => "x",
+        };
+        let sign = if target.pinned {
+            format!("{sign} pinned")
+        } else {
+            sign.to_owned()
         };
         let reasons: Vec<String> = target.exclusions.iter().map(reason).collect();
         let ends: Vec<String> = target.exclusions.iter().map(end).collect();
@@ -95,7 +104,29 @@ fn is_known(explained: &ExplainResponse) -> Result<(), Failure> {
 }
 
 /// What the body of a request says, read as a data plane reads it.
-fn facts_of(path: &Path, key: Option<&str>) -> Result<RequestFacts, Failure> {
+fn facts_of(
+    path: Option<&Path>,
+    key: Option<&str>,
+    session_key: Option<SessionKey>,
+) -> Result<RequestFacts, Failure> {
+    let facts = tidegate_core::routing::RequestFacts {
+        session_key,
+        ..tidegate_core::routing::RequestFacts::new(String::new(), Protocol::Openai)
+    };
+    let facts = match path {
+        None => facts,
+        Some(path) => facts.with_body(&body_of(path)?, key),
+    };
+    Ok(facts_to_proto(&facts, false))
+}
+
+/// The session that a header of this value names.
+fn session_of(id: &str) -> Result<SessionKey, Failure> {
+    SessionKey::of_headers(|_| Some(id.as_bytes()))
+        .ok_or_else(|| Failure::Input("--session: no usable id of a session".to_owned()))
+}
+
+fn body_of(path: &Path) -> Result<BodyFacts, Failure> {
     let refused = |why: String| Failure::Input(format!("{}: {why}", path.display()));
     let file = File::open(path).map_err(|error| refused(error.to_string()))?;
     let mut text = String::new();
@@ -107,8 +138,7 @@ fn facts_of(path: &Path, key: Option<&str>) -> Result<RequestFacts, Failure> {
     }
     let body = body::read(&text).map_err(|error| refused(format!("no JSON: {error}")))?;
     body::check_shape(&text).map_err(|fault| refused(fault.to_string()))?;
-    let facts = tidegate_core::routing::RequestFacts::new(String::new(), Protocol::Openai);
-    Ok(facts_to_proto(&facts.with_body(&body, key), false))
+    Ok(body)
 }
 
 fn reason(exclusion: &Exclusion) -> String {
@@ -161,6 +191,7 @@ fn as_value(explained: &ExplainResponse) -> Value {
                 "connection": target.connection,
                 "model": target.model,
                 "chosen": target.chosen,
+                "pinned": target.pinned,
                 "exclusions": exclusions,
             })
         })
@@ -183,7 +214,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("body.json");
         std::fs::write(&path, text).unwrap();
-        facts_of(&path, None).unwrap_err().to_string()
+        facts_of(Some(&path), None, None).unwrap_err().to_string()
     }
 
     #[rstest]

@@ -2,17 +2,25 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
+use tidegate_core::affinity::{PinKey, PinReading};
 use tidegate_core::config::{ApiKey, Config, Protocol};
-use tidegate_core::ids::{ConnectionId, EgressId};
+use tidegate_core::ids::{ConnectionId, EgressId, ProviderId, Shard};
 use tidegate_core::permit;
 use tidegate_core::routing::{
-    AttemptsSoFar, DecisionTurns, Explanation, Input, RequestFacts, WithFull, explain, resolve,
+    AttemptsSoFar, DecisionTurns, Explanation, Input, RequestFacts, View as RoutingView, WithFull,
+    explain, pin_key, resolve,
 };
+use tidegate_core::state::{ConnectionState, ProviderState};
 use tidegate_core::time::Timestamp;
+use tidegate_core::version::Version;
 
+use crate::clock::local_now;
 use crate::config::Current;
 use crate::permits::PoolName;
+use crate::pins::{Limits, ReadPins};
+use crate::view::View;
 
 use super::Admin;
 
@@ -29,8 +37,42 @@ pub(crate) struct Question {
     pub(crate) facts: Option<RequestFacts>,
 }
 
+/// Most pins that are read for one explanation, and how long that may take.
+const MAX_PINS: usize = 64;
+const PIN_LIMIT: Duration = Duration::from_millis(500);
 /// Most accounts whose permits are counted for one explanation.
 const MAX_COUNTED: usize = 64;
+
+/// The view with the pins that were read; others are absent.
+struct WithPins<'a> {
+    view: &'a View,
+    pins: ReadPins,
+}
+
+impl RoutingView for WithPins<'_> {
+    fn provider(&self, provider: &ProviderId) -> Option<Arc<ProviderState>> {
+        self.view.provider(provider)
+    }
+
+    fn connection(
+        &self,
+        provider: &ProviderId,
+        connection: &ConnectionId,
+    ) -> Option<Arc<ConnectionState>> {
+        self.view.connection(provider, connection)
+    }
+
+    fn version(&self, shard: Shard) -> Version {
+        self.view.version(shard)
+    }
+
+    fn pin(&self, key: &PinKey) -> PinReading {
+        match self.pins.reading(key) {
+            PinReading::Unread => PinReading::Read(None),
+            read @ PinReading::Read(_) => read,
+        }
+    }
+}
 
 impl Admin {
     /// Explains, with the time the explanation is of.
@@ -55,7 +97,13 @@ impl Admin {
             protocol,
             ..facts
         };
-        let view = WithFull::new(&*self.view, self.full(config, &facts.model).await);
+        let full = self.full(config, &facts.model).await;
+        let pins = self.pins_of(config, &facts).await;
+        let view = WithPins {
+            view: &self.view,
+            pins,
+        };
+        let view = WithFull::new(view, full);
         let now = self.clock.now();
         let explanation = explain(&Input {
             config,
@@ -72,6 +120,30 @@ impl Admin {
             },
         });
         (explanation, now)
+    }
+
+    /// The pins of the request's session at the first [`MAX_PINS`] providers of its targets.
+    async fn pins_of(&self, config: &Config, facts: &RequestFacts) -> ReadPins {
+        let mut pins = ReadPins::default();
+        let Some(route) = resolve(config, &facts.model) else {
+            return pins;
+        };
+        let providers: BTreeSet<_> = route.targets.iter().map(|it| &it.provider).collect();
+        let keys = providers
+            .into_iter()
+            .filter_map(|provider| pin_key(config, facts, provider));
+        let limits = Limits {
+            call: PIN_LIMIT,
+            deadline: local_now() + PIN_LIMIT,
+        };
+        let read = keys.take(MAX_PINS).map(|key| async move {
+            let standing = self.pins.read(&key, limits).await;
+            (key, standing)
+        });
+        for (key, standing) in futures::future::join_all(read).await {
+            pins.insert(key, standing);
+        }
+        pins
     }
 
     /// Accounts of the request's targets whose permits are all out, of the first [`MAX_COUNTED`] that have a limit.

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
+use tidegate_core::affinity::{PinKey, PinReading};
 use tidegate_core::config::Config;
 use tidegate_core::ids::{AttemptId, ConnectionId, EgressId, ProviderId, Shard};
 use tidegate_core::permit;
@@ -21,6 +22,7 @@ use tidegate_core::version::Version;
 use crate::clock::local_now;
 use crate::config::Current;
 use crate::permits::Taken;
+use crate::pins::ReadPins;
 use crate::view::View;
 
 use super::Decider;
@@ -29,6 +31,8 @@ use super::probe::Probe;
 
 /// Probes lost or refused in one decision after which it is made without any.
 const MAX_PROBES: u32 = 4;
+/// Pins that somebody else changed first in one decision after which it goes where it would.
+const MAX_LOST_PINS: u32 = 2;
 
 /// What one decision is about.
 #[derive(Clone, Copy)]
@@ -53,6 +57,7 @@ pub(super) struct Corrected<'a> {
     pub(super) attempt: AttemptId,
     /// There is no time left to ask for permits.
     pub(super) no_permits: bool,
+    pub(super) pins: ReadPins,
 }
 
 impl RoutingView for Corrected<'_> {
@@ -84,6 +89,10 @@ impl RoutingView for Corrected<'_> {
             connection.is_some_and(|connection| permit::cap(connection).is_some())
         };
         self.no_permits && has_cap()
+    }
+
+    fn pin(&self, key: &PinKey) -> PinReading {
+        self.pins.reading(key)
     }
 }
 
@@ -126,6 +135,7 @@ impl Decider {
             config: &current.config,
             attempt,
             no_permits: false,
+            pins: ReadPins::default(),
         };
         let mut view = WithFull::new(corrected, BTreeSet::new());
         // Who waited for a permit took its turn before.
@@ -140,6 +150,7 @@ impl Decider {
         let mut looked_at = BTreeSet::new();
         let mut full = BTreeSet::new();
         let mut probes: u32 = 0;
+        let mut lost_pins: u32 = 0;
         loop {
             let mut unheld = false;
             let dispatch = match self.decide_on(&question, &view, &turns, random) {
@@ -147,6 +158,11 @@ impl Decider {
                 Decision::TakeTurn(key) => {
                     let turn = self.shared_turn(&key, deadline).await;
                     turns.fetched(key, turn);
+                    continue;
+                }
+                Decision::ReadPin(key) => {
+                    let standing = self.pins.read(&key, self.pin_limits(deadline)).await;
+                    view.beneath.pins.insert(key, standing);
                     continue;
                 }
                 decision @ (Decision::Wait(_) | Decision::Reject(_) | Decision::Plan(_)) => {
@@ -207,6 +223,19 @@ impl Decider {
                 probes = probes.saturating_add(1);
                 if let Some(state) = self.probe_refused(&question, &dispatch, probes).await {
                     view.see(dispatch.provider.clone(), state);
+                    if permit {
+                        self.return_permit(&dispatch, attempt);
+                    }
+                    continue;
+                }
+            }
+            if let Some(write) = &dispatch.pin {
+                let limits = self.pin_limits(deadline);
+                let read = &mut view.beneath.pins;
+                let written = self.pins.write(write, read, limits).await;
+                // A probe is not given up for it, nor what goes out of turn.
+                if written.is_err() && !(probe || unheld) && lost_pins < MAX_LOST_PINS {
+                    lost_pins = lost_pins.saturating_add(1);
                     if permit {
                         self.return_permit(&dispatch, attempt);
                     }

@@ -17,6 +17,7 @@ use tidegate_core::routing::{
 use crate::clock::local_now;
 use crate::lease::placing::ToPlace;
 use crate::lease::selection::Asked;
+use crate::pins::ReadPins;
 
 use super::Decider;
 use super::grants::{Corrected, Question};
@@ -120,6 +121,7 @@ impl Decider {
             Decision::Dispatch(_)
             | Decision::Wait(_)
             | Decision::TakeTurn(_)
+            | Decision::ReadPin(_)
             | Decision::Plan(_) => refused(error),
         }
     }
@@ -137,6 +139,8 @@ impl Decider {
             config: &question.current.config,
             attempt: question.attempt,
             no_permits: false,
+            // Leases say where requests go.
+            pins: ReadPins::default(),
         }
     }
 }

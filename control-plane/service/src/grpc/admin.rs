@@ -191,6 +191,7 @@ impl AdminService for AdminApi {
                     .unwrap_or_default(),
                 model: target.model.to_string(),
                 chosen: target.chosen,
+                pinned: target.pinned,
                 exclusions: exclusions(&target.exclusions, now),
             })
             .collect();
@@ -338,8 +339,8 @@ fn told(decision: &Decision) -> (&'static str, String, String) {
             };
             ("plan", String::new(), message)
         }
-        // Explaining counts nothing, so no number is ever missing.
-        Decision::TakeTurn(_) => ("wait", String::new(), String::new()),
+        // Explaining counts nothing, so no number is ever missing; pins are read before.
+        Decision::TakeTurn(_) | Decision::ReadPin(_) => ("wait", String::new(), String::new()),
     }
 }
 

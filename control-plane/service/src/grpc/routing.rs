@@ -322,6 +322,7 @@ fn response(answer: Answer) -> Result<proto::DecideResponse, Status> {
         }),
         Decision::Plan(plan) => proto::decide_response::Step::Plan(wire::plan::to_proto(&plan)),
         Decision::TakeTurn(_) => return Err(Refusal::Internal.status("a number is missing")),
+        Decision::ReadPin(_) => return Err(Refusal::Internal.status("a pin is missing")),
         Decision::Reject(rejection) => {
             let excluded = exclusions(&rejection.excluded, now);
             let reject = wire::routing::rejection_to_proto(&rejection, excluded);

@@ -464,6 +464,7 @@ impl Desk {
                 payload: permit::encode(&self.key, &pool)?,
                 expires_at: pool.ends_at().max(now.plus_ms(KEEP_EMPTY_MS)),
                 not_after: now,
+                sheddable: false,
             };
             match hot.swap(swap, WRITE_LIMIT).await {
                 Ok(SwapOutcome::Swapped { version, .. }) => {

@@ -17,6 +17,7 @@ use super::handoff_metrics::HandoffMetrics;
 use super::lease_call_metrics::LeaseCallMetrics;
 use super::lease_metrics::LeaseMetrics;
 pub(crate) use super::lease_metrics::{LeaseFailure, LeaseShown};
+use super::pin_metrics::PinMetrics;
 use super::quota_metrics::QuotaMetrics;
 pub(crate) use super::quota_metrics::{QuotaPoll, QuotaReport};
 
@@ -206,6 +207,7 @@ pub(crate) struct Metrics {
     pub(crate) lease_calls: LeaseCallMetrics,
     /// Leases of connections.
     pub(crate) leases: LeaseMetrics,
+    pub(crate) pins: PinMetrics,
     /// Quotas that are fetched.
     pub(crate) quota: QuotaMetrics,
     /// Compare-and-sets that were refused for a conflict.
@@ -254,6 +256,7 @@ impl Metrics {
             handoffs: HandoffMetrics::default(),
             lease_calls: LeaseCallMetrics::default(),
             leases: LeaseMetrics::default(),
+            pins: PinMetrics::default(),
             quota: QuotaMetrics::default(),
             write_conflicts: Counter::<u64, AtomicU64>::default(),
             shard_readings: Counter::default(),
@@ -382,6 +385,7 @@ impl Metrics {
         self.handoffs.register(registry);
         self.lease_calls.register(registry);
         self.leases.register(registry);
+        self.pins.register(registry);
         self.quota.register(registry);
     }
 

@@ -99,6 +99,7 @@ macro_rules! hot_store_conformance {
             cells::a_cell_is_swapped_only_by_who_knows_it,
             cells::a_late_swap_is_refused,
             cells::a_cell_that_ended_is_absent_and_not_confused,
+            cells::a_swap_that_has_ended_takes_the_cell_away,
             cells::sixteen_swappers_lose_nothing,
             cells::turns_are_taken_once_by_sixteen,
             cells::turns_begin_anew_when_nobody_takes_one,

@@ -13,6 +13,7 @@ mod configuration;
 mod handoffs;
 mod history;
 mod leases;
+mod pins;
 mod samples;
 mod tokens;
 
@@ -30,6 +31,7 @@ pub use configuration::*;
 pub use handoffs::*;
 pub use history::*;
 pub use leases::*;
+pub use pins::*;
 pub use tokens::*;
 
 /// Any failure of a case.
@@ -131,6 +133,12 @@ macro_rules! durable_conformance {
             one_owner_at_once_has_one_lease
             a_lease_that_moves_is_renewed_all_the_same
             random_commands_give_a_connection_to_one_owner_at_a_time
+            pins_come_back_in_the_order_of_their_keys
+            the_later_of_two_pins_stands
+            a_pin_that_went_leaves_a_newer_one
+            concurrent_writers_leave_the_latest_pin
+            pins_past_their_end_are_deleted
+            pins_beyond_their_bound_are_refused
             a_claim_is_confirmed_and_given_back
             the_store_answers_a_ping
         }

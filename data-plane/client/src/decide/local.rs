@@ -149,15 +149,17 @@ impl Local<'_> {
                     turns.fetched(key, None);
                     continue;
                 }
-                decision @ (Decision::Wait(_) | Decision::Reject(_) | Decision::Plan(_)) => {
-                    match unheld.take() {
-                        Some(dispatch) => {
-                            self.goes_unheld(&dispatch);
-                            (dispatch, false, true)
-                        }
-                        None => return (decision, Grants::default(), view.any()),
+                // No view here has pins to be read.
+                decision @ (Decision::Wait(_)
+                | Decision::Reject(_)
+                | Decision::ReadPin(_)
+                | Decision::Plan(_)) => match unheld.take() {
+                    Some(dispatch) => {
+                        self.goes_unheld(&dispatch);
+                        (dispatch, false, true)
                     }
-                }
+                    None => return (decision, Grants::default(), view.any()),
+                },
             };
             let probe = dispatch.needs_probe;
             if !probe || self.takes_probe(ask, &dispatch) {
@@ -282,9 +284,9 @@ impl Local<'_> {
             },
             Decision::Reject(rejection) => Step::Reject(rejection),
             Decision::Plan(plan) => Step::Plan(plan),
-            Decision::TakeTurn(_) => {
-                Step::Reject(Box::new(unavailable("a shared number is not to be had")))
-            }
+            Decision::TakeTurn(_) | Decision::ReadPin(_) => Step::Reject(Box::new(unavailable(
+                "what the fleet shares is not to be had",
+            ))),
             Decision::Dispatch(dispatch) => {
                 let credential_version = self
                     .snapshot

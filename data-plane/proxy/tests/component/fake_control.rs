@@ -290,6 +290,7 @@ impl FakeControl {
                 emergency_max_tokens: dispatch.emergency_max_tokens,
             })),
             Decision::TakeTurn(key) => panic!("nobody counts {key:?}"),
+            Decision::ReadPin(key) => panic!("nobody keeps {key:?}"),
         }
     }
 

@@ -1,6 +1,7 @@
 //! A fleet of two control planes and two data planes with real stores, real SDK clients and fake providers.
 
 mod admission;
+mod affinity;
 mod bad_input;
 mod duplicates;
 mod egress;

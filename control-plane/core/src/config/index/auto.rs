@@ -113,6 +113,7 @@ fn target(provider: &ProviderId, model: &ModelId, index: usize) -> ComboTarget {
         provider: provider.clone(),
         model: model.clone(),
         connection: None,
+        expanded: false,
         group: u32::try_from(index).unwrap_or(u32::MAX),
         weight: Finite::ZERO,
         allowed_connections: BTreeSet::new(),

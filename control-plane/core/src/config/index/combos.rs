@@ -256,6 +256,7 @@ impl Walk<'_> {
             provider: provider.clone(),
             model: model.clone(),
             connection: pin.cloned(),
+            expanded: false,
             key: Arc::clone(&key),
             group: spot.top.0,
             weight: spot.top.1,

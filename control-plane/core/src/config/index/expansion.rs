@@ -137,6 +137,7 @@ fn expanded(
             room = room.saturating_sub(1);
             pool.push(ComboTarget {
                 connection: Some(account.id.clone()),
+                expanded: true,
                 key: format!("{}@{}", target.key, account.id).into(),
                 ..unlimited.clone()
             });

@@ -253,3 +253,40 @@ proptest! {
         prop_assert_eq!(read(&text).is_ok(), is_json);
     }
 }
+
+fn session_of(body: &Value) -> Option<String> {
+    let text = body.to_string();
+    assert_eq!(
+        read(&text).unwrap().session_key(),
+        None,
+        "it was not asked for"
+    );
+    let read = read_with_session(&text).unwrap();
+    read.session_key().map(|key| key.as_str().to_owned())
+}
+
+#[rstest]
+#[case::metadata(json!({"metadata": {"session_id": "m"}, "session_id": "s"}), Some("metadata:m"))]
+#[case::metadata_camel(json!({"metadata": {"sessionId": "m"}}), Some("metadata:m"))]
+#[case::both(json!({"metadata": {"sessionId": "n", "session_id": "m"}}), Some("metadata:m"))]
+#[case::conversation(json!({"session_id": "s", "conversation_id": "c"}), Some("conversation:c"))]
+#[case::session(json!({"session_id": "s", "prompt_cache_key": "p"}), Some("session:s"))]
+#[case::prompt_cache(json!({"prompt_cache_key": "p"}), Some("prompt-cache:p"))]
+#[case::no_text(json!({"session_id": 5}), None)]
+#[case::too_long(json!({"session_id": "x".repeat(5_000), "prompt_cache_key": "p"}), Some("prompt-cache:p"))]
+#[case::first_turn(
+    chat(&["s:be kind", "u:hello", "a:hi", "u:more"]),
+    Some("input:sha256:2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824")
+)]
+#[case::input(
+    json!({"input": "hello"}),
+    Some("input:sha256:2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824")
+)]
+#[case::role_after_content(
+    json!({"messages": [{"content": "hello", "role": "user"}]}),
+    Some("input:sha256:2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824")
+)]
+#[case::nothing(json!({"messages": []}), None)]
+fn members_name_the_session_where_asked(#[case] body: Value, #[case] key: Option<&str>) {
+    assert_eq!(session_of(&body).as_deref(), key);
+}

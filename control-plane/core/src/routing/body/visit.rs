@@ -8,9 +8,13 @@ use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
 use super::text::{BoundedHash, append};
+
 use super::{BodyFacts, MAX_CACHE_KEY_CHARACTERS};
 use crate::routing::intent;
+use crate::session_key::{BodySession, MAX_SESSION_ID_CHARACTERS, SessionKey};
 
+/// Most bytes of a first turn that are kept for its session.
+const MAX_OPENING_BYTES: usize = 4 * MAX_SESSION_ID_CHARACTERS;
 /// Contents may lie within contents (results of tools); deeper ones are passed over.
 const MAX_NESTED_CONTENTS: u8 = 4;
 
@@ -19,7 +23,24 @@ const MAX_NESTED_CONTENTS: u8 = 4;
 /// # Errors
 /// The text is not one JSON value.
 pub fn read(text: &str) -> Result<BodyFacts, serde_json::Error> {
-    let mut found = Found::default();
+    pass(text, Found::default())
+}
+
+/// Reads a body, and the session that its members name as well.
+///
+/// # Errors
+/// The text is not one JSON value.
+pub fn read_with_session(text: &str) -> Result<BodyFacts, serde_json::Error> {
+    pass(
+        text,
+        Found {
+            session: Some(Box::default()),
+            ..Found::default()
+        },
+    )
+}
+
+fn pass(text: &str, mut found: Found) -> Result<BodyFacts, serde_json::Error> {
     let mut reader = serde_json::Deserializer::from_str(text);
     let walked = Value {
         place: Place::Body,
@@ -72,6 +93,52 @@ enum Place {
     /// `prompt_cache_key` itself, and an object that may hold it.
     CacheKey,
     Metadata,
+    /// What names a session.
+    Session(SessionMember),
+}
+
+/// A member that names a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SessionMember {
+    /// `metadata.session_id`.
+    Metadata,
+    /// `metadata.sessionId`.
+    MetadataCamel,
+    /// `conversation_id`.
+    Conversation,
+    /// `session_id`.
+    Session,
+}
+
+/// What names a session, of each text no more than tells whether it is too long.
+#[derive(Default)]
+struct SessionTexts {
+    metadata: Option<String>,
+    metadata_camel: Option<String>,
+    conversation: Option<String>,
+    session: Option<String>,
+    prompt_cache: Option<String>,
+    /// Of the first user turn.
+    first: Option<String>,
+    /// Of the message at hand.
+    opening: String,
+}
+
+impl SessionTexts {
+    fn key(&self) -> Option<SessionKey> {
+        SessionKey::of_body(BodySession {
+            metadata: self.metadata.as_deref().or(self.metadata_camel.as_deref()),
+            conversation_id: self.conversation.as_deref(),
+            session_id: self.session.as_deref(),
+            prompt_cache_key: self.prompt_cache.as_deref(),
+            first_user_text: self.first.as_deref(),
+        })
+    }
+}
+
+fn beginning(text: &str) -> String {
+    let kept = MAX_SESSION_ID_CHARACTERS.saturating_add(1);
+    text.chars().take(kept).collect()
 }
 
 #[derive(Default)]
@@ -80,6 +147,8 @@ struct Found {
     system: BoundedHash,
     tools: BoundedHash,
     message: Message,
+    /// Only where it is asked for.
+    session: Option<Box<SessionTexts>>,
 }
 
 /// The message at hand.
@@ -103,6 +172,7 @@ impl Found {
         };
         BodyFacts {
             preamble,
+            session_key: self.session.and_then(|texts| texts.key()),
             ..self.facts
         }
     }
@@ -124,6 +194,12 @@ impl Found {
         };
         if is_of_turn {
             message.hash.feed(text);
+            if let Some(texts) = &mut self.session
+                && message.role != Role::System
+                && texts.first.is_none()
+            {
+                append(&mut texts.opening, text, MAX_OPENING_BYTES);
+            }
         }
         if message.role != Role::System {
             append(&mut message.beginning, text, intent::LOOKED_AT_BYTES);
@@ -133,6 +209,12 @@ impl Found {
     /// The message at hand is over.
     fn end_message(&mut self) {
         let message = std::mem::take(&mut self.message);
+        if let Some(texts) = &mut self.session {
+            let opening = std::mem::take(&mut texts.opening);
+            if message.role == Role::User && texts.first.is_none() && !opening.is_empty() {
+                texts.first = Some(opening);
+            }
+        }
         match message.role {
             Role::User => {
                 if self.facts.first_turn.is_none() {
@@ -222,7 +304,21 @@ impl<'de> Visitor<'de> for Value<'_> {
             }
             Place::ToolChoice => found.facts.tools_forbidden = text == "none",
             Place::FormatKind => found.facts.structured_output |= text == "json_schema",
+            Place::Session(member) => {
+                if let Some(texts) = &mut found.session {
+                    let slot = match member {
+                        SessionMember::Metadata => &mut texts.metadata,
+                        SessionMember::MetadataCamel => &mut texts.metadata_camel,
+                        SessionMember::Conversation => &mut texts.conversation,
+                        SessionMember::Session => &mut texts.session,
+                    };
+                    *slot = Some(beginning(text));
+                }
+            }
             Place::CacheKey => {
+                if let Some(texts) = &mut found.session {
+                    texts.prompt_cache = Some(beginning(text));
+                }
                 if text.len() <= MAX_CACHE_KEY_CHARACTERS {
                     found.facts.cache_key = (!text.is_empty()).then(|| text.to_owned());
                 } else if text.chars().count() <= MAX_CACHE_KEY_CHARACTERS {
@@ -326,6 +422,10 @@ impl Visitor<'_> for Name {
             (Place::Body, "text" | "output_config") => Place::FormatHolder,
             (Place::Body, "metadata") => Place::Metadata,
             (Place::Body | Place::Metadata, "prompt_cache_key") => Place::CacheKey,
+            (Place::Body, "conversation_id") => Place::Session(SessionMember::Conversation),
+            (Place::Body, "session_id") => Place::Session(SessionMember::Session),
+            (Place::Metadata, "session_id") => Place::Session(SessionMember::Metadata),
+            (Place::Metadata, "sessionId") => Place::Session(SessionMember::MetadataCamel),
             (Place::Message, "role") => Place::Role,
             (Place::Message, "content" | "output") => Place::Content(0),
             (Place::Message, "tool_calls" | "arguments") => Place::Calls,

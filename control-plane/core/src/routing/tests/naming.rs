@@ -78,7 +78,10 @@ fn a_key_may_ask_for(#[case] name: &str, #[case] allowed: &[&str], #[case] expec
             assert_eq!(rejection.code, "no_executable_targets");
             assert_eq!(rejection.excluded[0].reason, ExclusionReason::NotAllowed);
         }
-        other @ (Decision::Wait(_) | Decision::TakeTurn(_) | Decision::Plan(_)) => {
+        other @ (Decision::Wait(_)
+        | Decision::TakeTurn(_)
+        | Decision::ReadPin(_)
+        | Decision::Plan(_)) => {
             panic!("unexpected {other:?}")
         }
     }

@@ -170,7 +170,7 @@ proptest! {
                     ended = true;
                     break;
                 }
-                other @ (Decision::TakeTurn(_) | Decision::Plan(_)) => {
+                other @ (Decision::TakeTurn(_) | Decision::ReadPin(_) | Decision::Plan(_)) => {
                     prop_assert!(false, "neither sends nor ends: {other:?}");
                 }
             }
@@ -205,7 +205,7 @@ proptest! {
                 prop_assert!((400..=599).contains(&rejection.status));
                 prop_assert!(rejection.excluded.len() <= MAX_EXCLUSIONS);
             }
-            other @ (Decision::TakeTurn(_) | Decision::Plan(_)) => {
+            other @ (Decision::TakeTurn(_) | Decision::ReadPin(_) | Decision::Plan(_)) => {
                     prop_assert!(false, "neither sends nor ends: {other:?}");
                 }
         }
@@ -339,7 +339,7 @@ proptest! {
                     world.fail(&dispatch, &upstream_error(400, unsupported, None));
                 }
                 Decision::Reject(_) => break,
-                other @ (Decision::Wait(_) | Decision::TakeTurn(_) | Decision::Plan(_)) => {
+                other @ (Decision::Wait(_) | Decision::TakeTurn(_) | Decision::ReadPin(_) | Decision::Plan(_)) => {
                     prop_assert!(false, "unexpected {other:?}");
                 }
             }

@@ -35,6 +35,7 @@ async fn swap_of(
         payload: payload.as_bytes().to_vec(),
         expires_at: store.time().await?.plus_ms(lasts_ms),
         not_after: NEVER_LATE,
+        sheddable: false,
     })
 }
 
@@ -125,6 +126,23 @@ pub async fn a_cell_that_ended_is_absent_and_not_confused(host: &impl HotStoreHo
     assert_eq!(reason, SwapRefusal::Conflict);
     let found = found.map(|cell| (cell.version, cell.expires_at));
     assert_eq!(found, Some((two, Timestamp(u64::MAX))));
+    Ok(())
+}
+
+/// A swap whose end is past takes the value away, for whoever knew it; what comes next has a later version.
+pub async fn a_swap_that_has_ended_takes_the_cell_away(host: &impl HotStoreHost) -> Verdict {
+    let store = host.replica().await?;
+    let one = swapped(&*store, swap_of(&*store, None, "one", LONG_MS).await?).await?;
+    let mut away = swap_of(&*store, Some(one.saturating_add(1)), "", 0).await?;
+    away.expires_at = Timestamp(0);
+    let (reason, found) = refused(&*store, away.clone()).await?;
+    assert_eq!(reason, SwapRefusal::Conflict);
+    assert_eq!(found.map(|cell| cell.version), Some(one));
+    away.expected = Some(one);
+    let two = swapped(&*store, away).await?;
+    assert_eq!(standing(&*store).await?, None);
+    let again = swapped(&*store, swap_of(&*store, None, "again", LONG_MS).await?).await?;
+    assert!(one < two && one < again);
     Ok(())
 }
 

@@ -5,6 +5,7 @@
 //! A failure is asked about raw in the next question and added, classified, to what happened before.
 
 mod admission;
+mod answer;
 mod fence;
 mod permit;
 mod remarks;
@@ -13,7 +14,7 @@ mod words;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{CACHE_CONTROL, WARNING};
+use http::header::WARNING;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use parking_lot::Mutex;
 use tidegate_core::admission::{Terms, terms};
@@ -24,36 +25,29 @@ use tidegate_core::routing::{
     AttemptsSoFar, Plan, PriorAttempt, Rejection, RequestFacts, WaitKind,
 };
 use tidegate_plane_client::{
-    Answer, Ask, Dispatch, LastFailure, Leased, PermitWait, PermitWaited, PermitWaits, Running,
-    Step,
+    Answer, Ask, Dispatch, LastFailure, Leased, PermitWaits, Running, Step,
 };
-use tidegate_plane_client::{Answer, Ask, Dispatch, LastFailure, Leased, PermitWaits, Step};
 use tokio::time::Instant;
 
 use crate::control_port::ControlPort;
 use crate::dispatch::{DispatchFault, Passed, prepare};
 use crate::endpoint::Endpoint;
 use crate::event_stream::EventStream;
-use crate::life::{Ending, Life};
-use crate::metrics::{Counted, RefusalLabels};
+use crate::life::Life;
 use crate::observe::{self, Answered, Clock, Failure, Observed};
 use crate::plan;
 use crate::proxy::Shared;
 use crate::queues::Place;
 use crate::refusal::Refusal;
 use crate::relay::{self, Relay, Served};
-use crate::reply::{
-    DECISION, EMERGENCY_FALLBACK, ErrorContext, FALLBACK_ATTEMPTS, PROVIDER, REQUEST_ID, ReplyBody,
-    TOOLS_TRUNCATED, refuse,
-};
+use crate::reply::ReplyBody;
 use crate::request::RequestBody;
 use crate::retries::Spent;
 use crate::sse::Dialect;
-use crate::stream::{StreamBody, Surroundings};
 use admission::Gone;
 use permit::BrokenWait;
 use remarks::{Remarks, strategy};
-use words::{handed_on, whole};
+use words::whole;
 
 /// Most questions asked for one request. Whoever decides has smaller limits of its own; this one is for the case
 /// that it has not.
@@ -64,8 +58,6 @@ const MAX_WAIT: Duration = Duration::from_secs(300);
 const DEGRADED: HeaderValue = HeaderValue::from_static(
     "299 tidegate \"background is not supported; answered synchronously\"",
 );
-
-const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache");
 
 /// A request that was let in.
 #[derive(Clone, Debug)]
@@ -439,31 +431,6 @@ impl<C: ControlPort> Drive<C> {
         }
     }
 
-    /// Hands a stream to the client, together with the rest of the request.
-    fn stream(
-        &mut self,
-        ready: Ready,
-        provider: Option<HeaderValue>,
-    ) -> Result<Response<ReplyBody>, Refusal> {
-        let life = self.life.as_mut().ok_or(Refusal::Internal)?;
-        life.answers(ready.status, None);
-        let mut response = Response::new(ReplyBody::empty());
-        *response.status_mut() = ready.status;
-        *response.headers_mut() = ready.headers;
-        response.headers_mut().insert(CACHE_CONTROL, NO_CACHE);
-        self.name(&mut response, provider);
-        let life = self.life.take().ok_or(Refusal::Internal)?;
-        let around = Surroundings {
-            tasks: &self.shared.tasks,
-            drained: self.shared.end.clone(),
-            stall_time: self.shared.limits.stall_time,
-            open: Counted::new(&self.shared.metrics.streams_open),
-        };
-        let body = StreamBody::new(ready.stream, ready.clock, life, around);
-        *response.body_mut() = ReplyBody::Stream(Box::pin(body));
-        Ok(response)
-    }
-
     /// The attempt of the next question, which knows of no waits for permits.
     fn asks_anew(&mut self) -> AttemptId {
         self.waited = PermitWaits::default();
@@ -494,77 +461,6 @@ impl<C: ControlPort> Drive<C> {
             so_far.waited_ms = so_far.waited_ms.saturating_add(waited);
         }
         Ok(())
-    }
-
-    fn reject(&mut self, rejection: Box<Rejection>) -> Response<ReplyBody> {
-        if let Some(error) = rejection.lease {
-            return self.refuse(&Refusal::Lease(error));
-        }
-        if rejection.pass_through
-            && let Some(words) = self.words.take()
-        {
-            let retry_after = rejection.retry_after_secs;
-            let code = rejection.code.clone();
-            let status = Refusal::Rejected(rejection).status();
-            let mut response = handed_on(words, status, retry_after);
-            self.name(&mut response, None);
-            self.end(&response, Some(&code));
-            return response;
-        }
-        self.refuse(&Refusal::Rejected(rejection))
-    }
-
-    fn refuse(&mut self, refusal: &Refusal) -> Response<ReplyBody> {
-        let attempt_order = self.life.as_ref().map(Life::attempt_order);
-        let context = ErrorContext {
-            attempt_order: attempt_order.as_deref().unwrap_or_default(),
-        };
-        let mut response = refuse(self.request.endpoint.format(), refusal, context);
-        let labels = RefusalLabels {
-            code: refusal.kind().to_owned(),
-        };
-        self.shared.metrics.refusals.get_or_create(&labels).inc();
-        self.name(&mut response, None);
-        self.end(&response, Some(refusal.code()));
-        response
-    }
-
-    /// The contract's headers (decision 49). They never name the connection.
-    fn name(&self, response: &mut Response<ReplyBody>, provider: Option<HeaderValue>) {
-        let Some(life) = &self.life else {
-            return;
-        };
-        let headers: &mut HeaderMap = response.headers_mut();
-        if let Ok(id) = HeaderValue::try_from(&life.request_id) {
-            headers.insert(REQUEST_ID, id);
-        }
-        let more = life.attempts().saturating_sub(1);
-        if more > 0 {
-            headers.insert(FALLBACK_ATTEMPTS, more.into());
-        }
-        if let Some(provider) = provider {
-            let name = provider.to_str().unwrap_or_default();
-            let latency_ms = life.elapsed_ms();
-            let strategy = self.strategy.unwrap_or("unknown");
-            let decision = format!("strategy={strategy}; provider={name}; latency_ms={latency_ms}");
-            if let Ok(decision) = HeaderValue::try_from(decision) {
-                headers.insert(DECISION, decision);
-            }
-            headers.insert(PROVIDER, provider);
-            if let Some(most) = self.remarks.max_tools {
-                headers.insert(TOOLS_TRUNCATED, most.into());
-            }
-            if let Some(target) = &self.remarks.emergency {
-                headers.insert(EMERGENCY_FALLBACK, target.clone());
-            }
-        }
-    }
-
-    fn end(&mut self, response: &Response<ReplyBody>, code: Option<&str>) {
-        if let Some(mut life) = self.life.take() {
-            life.answers(response.status(), code);
-            life.end(Ending::Answered);
-        }
     }
 }
 

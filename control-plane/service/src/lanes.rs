@@ -262,6 +262,7 @@ impl Lane {
                 payload: admission::encode(&self.key, &pace)?,
                 expires_at: pace.ends_at(limits).max(now.plus_ms(KEEP_MS)),
                 not_after: now,
+                sheddable: false,
             };
             match hot.swap(swap, WRITE_LIMIT).await {
                 Ok(SwapOutcome::Swapped { version, .. }) => {

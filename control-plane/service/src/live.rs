@@ -68,6 +68,7 @@ impl Teller {
                 payload: live_planes::encode(&planes)?,
                 expires_at: planes.ends_at(),
                 not_after: now,
+                sheddable: false,
             };
             match self.hot.swap(swap, WRITE_LIMIT).await? {
                 SwapOutcome::Swapped { .. } => {

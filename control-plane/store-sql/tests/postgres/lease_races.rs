@@ -130,6 +130,7 @@ fn covering(names: &[&str]) -> Document {
                 credential: None,
                 disable_cooling: false,
                 max_concurrent: None,
+                rate_limit_protection: None,
                 per_model_quota: None,
                 models: Vec::new(),
                 refresh_token: None,

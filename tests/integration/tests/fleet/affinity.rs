@@ -11,6 +11,7 @@ use hyper::body::Bytes;
 use tidegate_integration::{Answer, CLIENT_KEY, LIMIT, World};
 use tidegate_test_support::eventually;
 use tidegate_test_support::upstream::{Gate, Mode, Selector};
+use tokio_util::task::TaskTracker;
 
 use super::permits::held_at;
 use super::relay::metric;
@@ -322,7 +323,8 @@ async fn sessions_avoid_oauth_accounts_that_others_use() -> Result<()> {
     let addr = world.data_plane(0)?;
     let gate = Gate::new();
     world.one.set(of("one-a"), held_at(&gate));
-    let first = tokio::spawn(async move { ask(addr, "x-session-id", "first", BODY).await });
+    let asking = async move { ask(addr, "x-session-id", "first", BODY).await };
+    let first = TaskTracker::new().spawn(asking);
     ensure!(world.one.log().wait_for(&of("one-a"), 1, LIMIT).await);
     assert_eq!(served_by(&world, 0, "second").await?, "one-b");
     let occupants = metric(

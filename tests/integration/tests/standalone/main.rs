@@ -4,9 +4,12 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
+use http::Request;
+use http_body_util::Full;
+use hyper::body::Bytes;
 use serde_json::Value;
-use tidegate_integration::{Answer, CLIENT_KEY, LIMIT, chat};
+use tidegate_integration::{Answer, CLIENT_KEY, LIMIT, chat, send};
 use tidegate_test_support::upstream::{FakeUpstream, Mode, Selector};
 use tidegate_test_support::{
     ClientCall, Process, ProcessBuilder, PythonClients, ReservedPort, ScratchDir, bin_dir,
@@ -177,15 +180,16 @@ async fn a_burst_that_does_not_wait_is_told_when_to_come_back() -> Result<()> {
     Ok(())
 }
 
+async fn metrics(standalone: &Standalone) -> Result<String> {
+    let request = Request::get(format!("http://{}/metrics", standalone.http));
+    let answer = send(request.body(Full::default())?).await?;
+    Ok(String::from_utf8(answer.body.to_vec())?)
+}
+
 #[tokio::test]
 async fn the_metrics_of_both_planes_are_shown_together() -> Result<()> {
     let standalone = Standalone::start().await?;
-    let client = hyper_util::client::legacy::Client::builder(hyper_util::rt::TokioExecutor::new())
-        .build_http::<http_body_util::Empty<hyper::body::Bytes>>();
-    let uri = format!("http://{}/metrics", standalone.http).parse()?;
-    let body = client.get(uri).await?.into_body();
-    let bytes = http_body_util::BodyExt::collect(body).await?.to_bytes();
-    let text = std::str::from_utf8(&bytes)?;
+    let text = metrics(&standalone).await?;
     for name in [
         "tidegate_cp_configuration_version 1\n",
         "tidegate_dp_configuration_version 1\n",
@@ -218,6 +222,54 @@ async fn what_was_learned_survives_a_restart() -> Result<()> {
     standalone.wait_for_state("a", "expired").await?;
     assert_eq!(chat(standalone.http, "main").await?.status, 200);
     assert_eq!(standalone.openai.log().count(&refused), 1);
+    Ok(())
+}
+
+/// Sends a request of a session; the credential that served it.
+async fn of_session(standalone: &Standalone) -> Result<String> {
+    let body = r#"{"model": "one/m", "messages": [{"role": "user", "content": "hi"}]}"#;
+    let request = Request::post(format!("http://{}/v1/chat/completions", standalone.http))
+        .header("content-type", "application/json")
+        .header("authorization", format!("Bearer {CLIENT_KEY}"))
+        .header("x-session-id", "abc")
+        .body(Full::new(Bytes::from_static(body.as_bytes())))?;
+    let answer = send(request).await?;
+    ensure!(answer.status == 200, "{answer:?}");
+    let last = standalone.openai.log().last(&Selector::any());
+    last.and_then(|it| it.credential)
+        .context("nothing was sent")
+}
+
+#[tokio::test]
+async fn a_session_stays_with_its_account_over_a_restart() -> Result<()> {
+    let affinity = "settings: {sessionAffinityTtlMs: 1800000}\n";
+    let standalone = Standalone::start_with(|document| document + affinity).await?;
+    let placed = of_session(&standalone).await?;
+    let first = Selector::any().credential(placed.as_str());
+    standalone
+        .openai
+        .set(first.clone(), Mode::rate_limited("600"));
+    let moved = of_session(&standalone).await?;
+    ensure!(moved != placed);
+    standalone.openai.set(first, Mode::Ok);
+    let ctl = ProcessBuilder::program("tidegatectl", bin_dir()?.join("tidegatectl"));
+    ctl.args(["--control-plane", &format!("http://{}", standalone.grpc)])
+        .args(["reset", "cooldowns"])
+        .run(LIMIT)
+        .await?;
+    standalone.process.terminate(LIMIT).await?;
+    standalone.process.start_again()?;
+    let ready = standalone
+        .process
+        .wait_for_http(standalone.http, "/readyz", LIMIT);
+    ready.await?;
+    eventually(LIMIT, "the pin is put back", || async {
+        let text = metrics(&standalone).await.ok()?;
+        let restored = text.contains("tidegate_cp_pins_total{event=\"restored\"} 1\n");
+        restored.then_some(())
+    })
+    .await?;
+    assert_eq!(of_session(&standalone).await?, moved);
     Ok(())
 }
 

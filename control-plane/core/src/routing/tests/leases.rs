@@ -46,11 +46,11 @@ fn key(world: &World, sha256: &str) -> Option<Arc<ApiKey>> {
     world.config.key_by_hash(&sha256.repeat(32)).cloned()
 }
 
-fn lease_name() -> Option<LeaseName> {
-    Some(LeaseName {
+fn lease_name() -> LeaseName {
+    LeaseName {
         owner: OwnerHash::from_bytes([1; 32]),
         generation: Generation::after(None).unwrap(),
-    })
+    }
 }
 
 fn only(world: &mut World, connection: &str) {
@@ -90,7 +90,7 @@ fn only_a_key_that_may_lease_and_names_one_is_managed(
     world.connection_state("c1", leased(60_000));
     only(&mut world, "c1");
     world.facts.key = key(&world, if leasing { "aa" } else { "bb" });
-    world.facts.lease = lease_name().filter(|_| named);
+    world.facts.lease = named.then(lease_name);
     assert_eq!(world.facts.is_managed(), managed);
     assert_eq!(matches!(world.decide(), Decision::Dispatch(_)), managed);
 }
@@ -273,7 +273,7 @@ mod cut_off {
     fn a_request_with_a_lease_goes_where_it_goes_elsewhere() {
         let mut world = world(json!({}));
         world.facts.key = key(&world, "aa");
-        world.facts.lease = lease_name();
+        world.facts.lease = Some(lease_name());
         world.connection_state("c1", leased(9_000));
         assert_eq!(sent_to(&world), "c1");
     }

@@ -1,5 +1,7 @@
 //! Pins of sessions.
 
+use std::slice::from_ref;
+
 use tidegate_core::affinity::{Pin, PinKey};
 use tidegate_core::ids::ProviderId;
 use tidegate_core::session_key::SessionKey;
@@ -69,11 +71,11 @@ pub async fn the_later_of_two_pins_stands(fixture: &impl Fixture) -> CaseResult 
     let mut touched = second.clone();
     touched.pin.expires_at = touched.pin.expires_at.plus_ms(5);
     store.save_pins(&[second.clone(), first.clone()]).await?;
-    assert_eq!(store.load_pins(None, NOW, 9).await?, [second.clone()]);
-    store.save_pins(std::slice::from_ref(&touched)).await?;
+    assert_eq!(store.load_pins(None, NOW, 9).await?, from_ref(&second));
+    store.save_pins(from_ref(&touched)).await?;
     for earlier in [first, second] {
         store.save_pins(&[earlier]).await?;
-        assert_eq!(store.load_pins(None, NOW, 9).await?, [touched.clone()]);
+        assert_eq!(store.load_pins(None, NOW, 9).await?, from_ref(&touched));
     }
     Ok(())
 }
@@ -88,12 +90,12 @@ pub async fn the_later_of_two_pins_stands(fixture: &impl Fixture) -> CaseResult 
 pub async fn a_pin_that_went_leaves_a_newer_one(fixture: &impl Fixture) -> CaseResult {
     let store = fixture.store();
     let (first, second) = (pin(1, "a", 0)?, pin(1, "b", 10)?);
-    store.save_pins(std::slice::from_ref(&second)).await?;
-    store.delete_pins(&[first.clone()]).await?;
+    store.save_pins(from_ref(&second)).await?;
+    store.delete_pins(from_ref(&first)).await?;
     let mut elsewhere = second.clone();
     elsewhere.pin.connection = connection("a")?;
     store.delete_pins(&[elsewhere]).await?;
-    assert_eq!(store.load_pins(None, NOW, 9).await?, [second.clone()]);
+    assert_eq!(store.load_pins(None, NOW, 9).await?, from_ref(&second));
     store.delete_pins(&[]).await?;
     store.delete_pins(&[second]).await?;
     assert_eq!(store.load_pins(None, NOW, 9).await?, []);
@@ -142,7 +144,7 @@ pub async fn pins_past_their_end_are_deleted(fixture: &impl Fixture) -> CaseResu
     store.save_pins(&[ends.clone(), stands.clone()]).await?;
     let end = ends.pin.expires_at;
     assert_eq!(store.load_pins(None, end.minus_ms(1), 9).await?.len(), 2);
-    assert_eq!(store.load_pins(None, end, 9).await?, [stands.clone()]);
+    assert_eq!(store.load_pins(None, end, 9).await?, from_ref(&stands));
     assert_eq!(store.delete_expired_pins(NOW).await?, 0);
     assert_eq!(store.delete_expired_pins(end).await?, 1);
     assert_eq!(store.delete_expired_pins(end).await?, 0);

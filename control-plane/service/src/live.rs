@@ -83,9 +83,10 @@ impl Teller {
 }
 
 fn read(found: Option<&Cell>) -> Result<LivePlanes, CodecError> {
-    found.map_or(Ok(LivePlanes::default()), |cell| {
-        live_planes::decode(cell.schema, &cell.payload)
-    })
+    match found {
+        Some(cell) => live_planes::decode(cell.schema, &cell.payload),
+        None => Ok(LivePlanes::default()),
+    }
 }
 
 #[cfg(test)]

@@ -36,8 +36,15 @@ pub(crate) struct LocalPace {
 }
 
 impl LocalPace {
-    /// One step of a connection's pace; `look` leaves it as it is.
-    fn admit(&self, lane: &PoolName, limits: PaceLimits, look: bool, now: Timestamp) -> Admitted {
+    /// One step of a connection's pace for a request of this number; `look` leaves it as it is.
+    fn admit(
+        &self,
+        number: u64,
+        lane: &PoolName,
+        limits: PaceLimits,
+        look: bool,
+        now: Timestamp,
+    ) -> Admitted {
         let limits = PaceLimits {
             concurrent: None,
             ..limits
@@ -46,17 +53,17 @@ impl LocalPace {
         if paces.len() >= MANY_PACES {
             paces.retain(|_, pace| pace.ends_at(limits) > now);
         }
-        // Without a limit on requests at once nobody is known by a number.
-        let nobody = AttemptId {
+        // All of them are of this data plane.
+        let request = AttemptId {
             plane: PlaneIncarnation(0),
-            number: 0,
+            number,
         };
         if look {
             let mut pace = paces.get(lane).cloned().unwrap_or_default();
-            return pace.admit(nobody, limits, now);
+            return pace.admit(request, limits, now);
         }
         let pace = paces.entry(lane.clone()).or_default();
-        pace.admit(nobody, limits, now)
+        pace.admit(request, limits, now)
     }
 }
 
@@ -161,7 +168,7 @@ impl Inner {
                 return Admission::Full;
             }
         }
-        match self.local_pace.admit(lane, share, ask.look, now) {
+        match self.local_pace.admit(number, lane, share, ask.look, now) {
             Admitted::Now if ask.look => Admission::Now(Running::uncounted()),
             Admitted::Now => {
                 self.metrics.local_admissions.inc();
@@ -217,13 +224,13 @@ mod tests {
         };
         let at = |ms| Timestamp(1_000_000).plus_ms(ms);
         for look in [true, true, false] {
-            assert_eq!(pace.admit(&lane, limits, look, at(0)), Admitted::Now);
+            assert_eq!(pace.admit(1, &lane, limits, look, at(0)), Admitted::Now);
         }
         let later = Admitted::NotBefore(at(100));
         for look in [true, false] {
-            assert_eq!(pace.admit(&lane, limits, look, at(1)), later);
+            assert_eq!(pace.admit(2, &lane, limits, look, at(1)), later);
         }
-        assert_eq!(pace.admit(&lane, limits, false, at(100)), Admitted::Now);
+        assert_eq!(pace.admit(2, &lane, limits, false, at(100)), Admitted::Now);
     }
 
     #[test]
@@ -239,7 +246,7 @@ mod tests {
         };
         for number in 0..MANY_PACES + 10 {
             let now = Timestamp(1_000_000).plus_ms(u64::try_from(number).unwrap());
-            pace.admit(&lane(number), limits, false, now);
+            pace.admit(1, &lane(number), limits, false, now);
         }
         assert!(pace.paces.lock().len() <= MANY_PACES);
     }

@@ -179,12 +179,19 @@ impl Replica {
 
     /// The account of this attempt has failed so that it cools down, and this replica knows it.
     async fn cools(&self, attempt: &common::Attempt) {
+        self.cools_late(attempt, 0).await;
+    }
+
+    /// The same where the store's clock has stepped forward by `stepped_ms`.
+    async fn cools_late(&self, attempt: &common::Attempt, stepped_ms: u64) {
         // A data plane that reports for the first time.
         static PLANE: AtomicU64 = AtomicU64::new(1_000);
         let plane = PLANE.fetch_add(1, Ordering::Relaxed);
         let mut reporting = self.report().await;
         let mut failed = failure(plane, 1, attempt);
-        let outcome = failed.report.as_mut().unwrap().outcome.as_mut().unwrap();
+        let report = failed.report.as_mut().unwrap();
+        report.occurred_at_unix_ms += stepped_ms;
+        let outcome = report.outcome.as_mut().unwrap();
         if let Some(common::outcome::Kind::Response(answer)) = &mut outcome.kind {
             answer.status = 429;
         }

@@ -6,6 +6,9 @@ use tidegate_proto::admin::v1 as admin;
 use super::*;
 use crate::fleet::apply_request;
 
+/// Longer than any cooldown here.
+const HOUR_MS: u64 = 3_600_000;
+
 #[tokio::test]
 async fn vector_sessions_15_a_request_moves_its_lease_off_a_connection_that_cools() {
     let (_fleet, [one]) = fleet(2).await;
@@ -39,7 +42,7 @@ async fn vector_sessions_16_a_lease_without_a_connection_is_lost() {
         assert_eq!(ordinary(one.sent_to('A', 1).await), cooling);
         assert_eq!(code(one.standing('A', 1).await), "LEASE_FENCE_STALE");
     }
-    fleet.memory.step_clock(3_600_000);
+    fleet.memory.step_clock(HOUR_MS);
     let required = (409, "LEASE_REQUIRED".to_owned());
     eventually("the end of the cooldown", async || {
         let answer = one.sent_to('A', 1).await;
@@ -60,12 +63,12 @@ async fn vector_sessions_16_a_request_does_not_wait_for_a_lease_that_is_lost() {
         .await;
     let without_key = one.ask(decide_request(9, 2)).await;
     assert!(matches!(without_key, Step::Wait(_)), "{without_key:?}");
-    fleet.memory.step_clock(3_600_000);
+    fleet.memory.step_clock(HOUR_MS);
     eventually("the end of the cooldown", async || {
         one.acquire('A').await.is_ok()
     })
     .await;
-    one.cools(&dispatched(one.ask(question('A', 1, 1)).await))
+    one.cools_late(&dispatched(one.ask(question('A', 1, 1)).await), HOUR_MS)
         .await;
     let (status, _) = ordinary(one.sent_to('A', 1).await);
     assert_eq!(status, 503);

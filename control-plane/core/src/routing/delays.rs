@@ -102,6 +102,11 @@ impl Driver<'_> {
         for target in ordered.filter_map(|index| route.targets.get(index)) {
             self.scene
                 .for_each_account(target, past, now, |connection, hits| {
+                    // A request under a lease goes to its connection, whatever else comes free.
+                    let leased = input.facts.leased.as_ref();
+                    if leased.is_some_and(|leased| *leased != connection.id) {
+                        return;
+                    }
                     let failure = failures.iter().rev().find(|failure| {
                         failure.attempt.connection == connection.id
                             && failure.attempt.model == target.model

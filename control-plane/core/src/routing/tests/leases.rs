@@ -6,6 +6,7 @@ use super::*;
 use crate::classify::TerminalKind;
 use crate::cooldown::Terminal;
 use crate::lease::{Capacity, Generation, LeaseError, LeaseId, LeaseName, OwnerHash};
+use crate::outcome::LocalFault;
 use crate::state::LeaseMirror;
 
 /// `p1` has `c1`, which a key may lease, and `c3`, which nobody may.
@@ -206,6 +207,29 @@ fn a_lease_is_never_waited_for() {
         panic!("it waits for the cooldown");
     };
     assert!(wait.wait_ms >= 3_000, "{wait:?}");
+}
+
+/// `k1` is the account of the request's lease and expires; `k2`, which it never goes to, cools down.
+#[test]
+fn vector_sessions_35_under_a_lease_no_other_account_is_waited_for() {
+    let mut world = World::combo(&["p1/k1", "p1/k2"], &["p1/m"], json!({}), json!({}));
+    world.connection_state("k2", cooling(3_000, Reason::RateLimitExceeded));
+    let expired = Outcome::Local(LocalFault::ExecutionExpired);
+    let dispatch = world.dispatch();
+    assert_eq!(dispatch.connection.as_str(), "k1");
+    world.fail(&dispatch, &expired);
+    assert!(matches!(world.decide(), Decision::Wait(_)));
+    world.facts.leased = Some(ConnectionId::new("k1").unwrap());
+    assert_eq!(world.reject().status, 504);
+}
+
+/// The cooldown of the leased account itself is.
+#[test]
+fn under_a_lease_its_own_account_is_waited_for() {
+    let mut world = World::combo(&["p1/k1", "p1/k2"], &["p1/m"], json!({}), json!({}));
+    world.connection_state("k1", cooling(3_000, Reason::RateLimitExceeded));
+    world.facts.leased = Some(ConnectionId::new("k1").unwrap());
+    assert!(matches!(world.decide(), Decision::Wait(_)));
 }
 
 /// A request that failed elsewhere gets the answer of its failures, not that of leases.

@@ -1,11 +1,11 @@
 //! Where an inference request under a lease goes (`sessions-and-streams.md` §1.8, §1.10).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::classify::TerminalKind;
 use crate::config::Document;
-use crate::ids::{ConnectionId, KeyId};
+use crate::ids::{ConnectionId, KeyId, ProviderId};
 use crate::routing::ExclusionReason;
 use crate::settings::LeaseSettings;
 use crate::time::Timestamp;
@@ -180,7 +180,7 @@ impl EndReason {
 pub fn reconcile<'k>(
     leases: &[Lease],
     key: impl Fn(&KeyId) -> Option<LeaseKey<'k>>,
-    has_connection: impl Fn(&ConnectionId) -> bool,
+    has_connection: impl Fn(&Lease) -> bool,
     now: Timestamp,
 ) -> Vec<Change> {
     leases
@@ -209,16 +209,17 @@ pub fn reconcile_with_document(
         .iter()
         .map(|key| (&key.id, key.leasing()))
         .collect();
-    let enabled: BTreeSet<&ConnectionId> = document
+    // A connection of another provider is another one: what is shown of the lease, and what was built for it, is elsewhere.
+    let enabled: BTreeMap<&ConnectionId, &ProviderId> = document
         .connections
         .iter()
         .filter(|connection| connection.enabled)
-        .map(|connection| &connection.id)
+        .map(|connection| (&connection.id, &connection.provider))
         .collect();
     reconcile(
         leases,
         |key| keys.get(key).copied(),
-        |connection| enabled.contains(connection),
+        |lease| enabled.get(&lease.connection) == Some(&&lease.provider),
         now,
     )
 }
@@ -226,7 +227,7 @@ pub fn reconcile_with_document(
 fn lost(
     lease: &Lease,
     key: Option<LeaseKey<'_>>,
-    has_connection: impl Fn(&ConnectionId) -> bool,
+    has_connection: impl Fn(&Lease) -> bool,
 ) -> Option<EndReason> {
     let Some(key) = key else {
         return Some(EndReason::ManagedKeyRevoked);
@@ -234,5 +235,5 @@ fn lost(
     if !key.exclusive || !key.allowed_connections.contains(&lease.connection) {
         return Some(EndReason::AuthorizationChanged);
     }
-    (!has_connection(&lease.connection)).then_some(EndReason::ConnectionIneligible)
+    (!has_connection(lease)).then_some(EndReason::ConnectionIneligible)
 }

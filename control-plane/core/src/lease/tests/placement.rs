@@ -218,21 +218,22 @@ fn a_new_configuration_finds_an_overdue_lease_expired() {
 }
 
 #[rstest]
-#[case::covered("k1", &["c1"], true, &["lease:exclusive"], None)]
-#[case::without_its_key("k2", &["c1"], true, &["lease:exclusive"], Some(EndReason::ManagedKeyRevoked))]
-#[case::for_another_connection("k1", &["c2"], true, &["lease:exclusive"], Some(EndReason::AuthorizationChanged))]
-#[case::for_no_connection_by_name("k1", &[], true, &["lease:exclusive"], Some(EndReason::AuthorizationChanged))]
-#[case::without_the_scope("k1", &["c1"], true, &[], Some(EndReason::AuthorizationChanged))]
-#[case::switched_off("k1", &["c1"], false, &["lease:exclusive"], Some(EndReason::ConnectionIneligible))]
+#[case::covered("k1", &["c1"], Some("p"), &["lease:exclusive"], None)]
+#[case::without_its_key("k2", &["c1"], Some("p"), &["lease:exclusive"], Some(EndReason::ManagedKeyRevoked))]
+#[case::for_another_connection("k1", &["c2"], Some("p"), &["lease:exclusive"], Some(EndReason::AuthorizationChanged))]
+#[case::for_no_connection_by_name("k1", &[], Some("p"), &["lease:exclusive"], Some(EndReason::AuthorizationChanged))]
+#[case::without_the_scope("k1", &["c1"], Some("p"), &[], Some(EndReason::AuthorizationChanged))]
+#[case::switched_off("k1", &["c1"], None, &["lease:exclusive"], Some(EndReason::ConnectionIneligible))]
+#[case::of_another_provider("k1", &["c1"], Some("q"), &["lease:exclusive"], Some(EndReason::ConnectionIneligible))]
 fn a_document_says_what_may_be_leased(
     #[case] key: &str,
     #[case] allowed: &[&str],
-    #[case] enabled: bool,
+    #[case] enabled_at: Option<&str>,
     #[case] scopes: &[&str],
     #[case] reason: Option<EndReason>,
 ) {
     let document: Document = serde_json::from_value(json!({
-        "connections": [{"id": "c1", "provider": "p", "enabled": enabled}],
+        "connections": [{"id": "c1", "provider": enabled_at.unwrap_or("p"), "enabled": enabled_at.is_some()}],
         "keys": [{"id": key, "allowedConnections": allowed, "scopes": scopes}],
     }))
     .unwrap();

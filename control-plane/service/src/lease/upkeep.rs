@@ -11,7 +11,8 @@
 //! that may lease gets one. A replica that has not heard of the configuration yet may still give one; it shows it, which
 //! is seen here, and when it takes up the configuration it ends it.
 //!
-//! **Reconciling.** Whoever takes up a configuration ends the leases that it does not cover, and tries until it could.
+//! **Reconciling.** Whoever takes up a configuration ends the leases that it does not cover, and tries until it could. A
+//! look that finds such a lease, given meanwhile by who decided under the one before, has it ended too.
 //!
 //! **Tidying up.** One replica does it for all, every minute where leases are used and every hour elsewhere.
 //!
@@ -23,8 +24,11 @@ use std::time::Duration;
 
 use tidegate_core::config::Config;
 use tidegate_core::ids::{ConnectionId, ProviderId};
-use tidegate_core::lease::LeaseId;
+use tidegate_core::lease::{
+    Change as LeaseChange, EndReason, Lease, LeaseId, reconcile_with_document,
+};
 use tidegate_core::routing::View as _;
+use tidegate_core::time::Timestamp;
 use tidegate_store::durable::{DurableStore, DurableStoreError};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
@@ -71,6 +75,19 @@ impl Known {
     /// Whether there may be a lease that the view does not show, or the end of one that it does.
     fn may_be_any(&self, config: &Config, any_seen: bool) -> bool {
         !config.lease_pool.is_empty() || any_seen || self.empty_under != Some(config.version)
+    }
+
+    /// These leases were listed at `read_at`. What is merely overdue is left to the sweep.
+    fn looked(&mut self, config: &Config, leases: &[Lease], read_at: Timestamp) {
+        self.empty_under = leases.is_empty().then_some(config.version);
+        let uncovered = |change: &LeaseChange| match change {
+            LeaseChange::End { ended, .. } => ended.reason != EndReason::TtlExpired,
+            _ => false,
+        };
+        let changes = reconcile_with_document(leases, &config.document, read_at);
+        if changes.iter().any(uncovered) {
+            self.reconciled = None;
+        }
     }
 }
 
@@ -127,7 +144,9 @@ impl Upkeep {
         if known.reconciled == Some(config.version) {
             return;
         }
-        let call = self.durable.reconcile_leases(&config.document);
+        let call = self
+            .durable
+            .reconcile_leases(&config.document, config.version);
         match limited(DOCUMENT_LIMIT, call).await {
             Ok(ended) => {
                 known.reconciled = Some(config.version);
@@ -161,7 +180,7 @@ impl Upkeep {
         };
         let live = leases.iter().filter(|lease| lease.is_live(read_at)).count();
         metrics.live(u64::try_from(live).unwrap_or(u64::MAX));
-        known.empty_under = leases.is_empty().then_some(config.version);
+        known.looked(config, &leases, read_at);
         let listed: BTreeSet<LeaseId> = leases.iter().map(|lease| lease.id).collect();
         let now = self.mirror.clock.now();
         let ended = seen
@@ -247,9 +266,53 @@ async fn limited<T>(
 mod tests {
     use rstest::rstest;
     use serde_json::json;
+    use tidegate_core::ids::KeyId;
+    use tidegate_core::lease::{Generation, OwnerHash};
     use tidegate_core::settings::Overrides;
 
     use super::*;
+
+    fn config(scopes: &[&str]) -> Config {
+        let document = json!({
+            "providers": [{"id": "p", "protocol": "openai", "baseUrl": "https://x.example/v1"}],
+            "connections": [{"id": "c", "provider": "p"}],
+            "keys": [{"id": "k", "sha256": "aa".repeat(32), "allowedConnections": ["c"],
+                      "scopes": scopes}],
+        });
+        let document = serde_json::from_value(document).unwrap();
+        Config::build(document, 3, &Overrides::default()).unwrap()
+    }
+
+    /// Who acquires while the configuration changes may get what it does not cover any more.
+    #[rstest]
+    #[case::covered("c", 1, Some(3))]
+    #[case::not_covered("d", 1, None)]
+    #[case::merely_overdue("d", 60_000, Some(3))]
+    fn a_lease_that_is_not_covered_is_ended_when_it_is_seen(
+        #[case] connection: &str,
+        #[case] read_at: u64,
+        #[case] reconciled: Option<u64>,
+    ) {
+        let lease = Lease {
+            id: LeaseId(1),
+            owner: OwnerHash::from_bytes([7; 32]),
+            key: KeyId::new("k").unwrap(),
+            provider: ProviderId::new("p").unwrap(),
+            connection: ConnectionId::new(connection).unwrap(),
+            generation: Generation::try_from(1).unwrap(),
+            acquired_at: Timestamp(0),
+            renewed_at: Timestamp(0),
+            expires_at: Timestamp(60_000),
+            ended: None,
+        };
+        let mut known = Known {
+            reconciled: Some(3),
+            ..Known::default()
+        };
+        let config = config(&["lease:exclusive"]);
+        known.looked(&config, &[lease], Timestamp(read_at));
+        assert_eq!(known.reconciled, reconciled);
+    }
 
     /// A fleet that never leases is asked about once for each configuration.
     #[rstest]
@@ -265,14 +328,7 @@ mod tests {
         #[case] looks: bool,
     ) {
         let scopes: &[&str] = if may_lease { &["lease:exclusive"] } else { &[] };
-        let document = json!({
-            "providers": [{"id": "p", "protocol": "openai", "baseUrl": "https://x.example/v1"}],
-            "connections": [{"id": "c", "provider": "p"}],
-            "keys": [{"id": "k", "sha256": "aa".repeat(32), "allowedConnections": ["c"],
-                      "scopes": scopes}],
-        });
-        let document = serde_json::from_value(document).unwrap();
-        let config = Config::build(document, 3, &Overrides::default()).unwrap();
+        let config = config(scopes);
         let known = Known {
             empty_under,
             ..Known::default()

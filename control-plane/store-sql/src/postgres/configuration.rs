@@ -107,7 +107,8 @@ impl ConfigurationStore for PgDurableStore {
                 };
                 save_credentials(&mut tx, &secrets.credentials).await?;
                 save_grants(&mut tx, secrets).await?;
-                reconcile_in(&mut tx, document).await?;
+                let saved = plain_version(version)?;
+                reconcile_in(&mut tx, document, saved).await?;
                 sqlx::query(
                     "INSERT INTO admin_audit (author, action, summary, document_version)
                      VALUES ($1, 'save_document', $2, $3)",
@@ -119,14 +120,16 @@ impl ConfigurationStore for PgDurableStore {
                 .await?;
                 progress.decides();
                 tx.commit().await?;
-                Ok(plain_version(version)?)
+                Ok(saved)
             },
         )
         .await
     }
 }
 
-async fn current_version(connection: &mut PgConnection) -> Result<StoredVersion, Failure> {
+pub(super) async fn current_version(
+    connection: &mut PgConnection,
+) -> Result<StoredVersion, Failure> {
     let (document, secrets): (i64, i64) =
         sqlx::query_as("SELECT version, secrets_revision FROM configuration")
             .fetch_one(connection)

@@ -197,12 +197,17 @@ impl LeaseStore for PgDurableStore {
         .await
     }
 
-    async fn reconcile_leases(&self, document: &Document) -> Result<u64, DurableStoreError> {
+    async fn reconcile_leases(
+        &self,
+        document: &Document,
+        version: u64,
+    ) -> Result<u64, DurableStoreError> {
         run::<Postgres, _, _>(
             &self.pool,
             self.limits.whole,
             async |connection: &mut PgConnection, progress: &Progress| {
-                hygiene::reconcile(connection, progress, document, self.limits.whole).await
+                let limit = self.limits.whole;
+                hygiene::reconcile(connection, progress, (document, version), limit).await
             },
         )
         .await

@@ -122,7 +122,9 @@ impl ConfigurationStore for SqliteDurableStore {
     }
 }
 
-async fn current_version(connection: &mut SqliteConnection) -> Result<StoredVersion, Failure> {
+pub(super) async fn current_version(
+    connection: &mut SqliteConnection,
+) -> Result<StoredVersion, Failure> {
     let (document, secrets): (i64, i64) =
         sqlx::query_as("SELECT version, secrets_revision FROM configuration")
             .fetch_one(connection)

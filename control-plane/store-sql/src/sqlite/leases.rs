@@ -214,12 +214,16 @@ impl LeaseStore for SqliteDurableStore {
         .await
     }
 
-    async fn reconcile_leases(&self, document: &Document) -> Result<u64, DurableStoreError> {
+    async fn reconcile_leases(
+        &self,
+        document: &Document,
+        version: u64,
+    ) -> Result<u64, DurableStoreError> {
         run::<Sqlite, _, _>(
             &self.writer,
             self.limits.whole,
             async |connection: &mut SqliteConnection, progress: &Progress| {
-                hygiene::reconcile(connection, progress, document).await
+                hygiene::reconcile(connection, progress, document, version).await
             },
         )
         .await

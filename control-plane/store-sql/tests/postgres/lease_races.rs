@@ -187,7 +187,7 @@ async fn a_lease_that_moves_meanwhile_does_not_escape_a_document() {
                 let saved = store.save_document(0, &document, &secrets, "ops", "");
                 saved.await.unwrap();
             } else {
-                assert_eq!(store.reconcile_leases(&document).await.unwrap(), 1);
+                assert_eq!(store.reconcile_leases(&document, 0).await.unwrap(), 1);
             }
         })
         .await;
@@ -203,7 +203,7 @@ async fn a_document_waits_for_no_lease_that_it_covers() {
     let held = "SELECT FROM leases WHERE connection = 'a' FOR UPDATE";
     let _foreign = in_the_middle_of(&fixture, held).await;
     let document = covering(&["a"]);
-    let ended = fixture.store.reconcile_leases(&document).await.unwrap();
+    let ended = fixture.store.reconcile_leases(&document, 0).await.unwrap();
     assert_eq!(ended, 1);
     assert_eq!(fixture.store.list_leases().await.unwrap().1, [kept]);
 }
@@ -227,7 +227,7 @@ async fn however_many_leases_a_document_ends_it_does_so_with_one_statement() {
         ))
         .await;
     let document = Document::default();
-    let ended = fixture.store.reconcile_leases(&document).await.unwrap();
+    let ended = fixture.store.reconcile_leases(&document, 0).await.unwrap();
     assert_eq!(ended, LEASES);
     assert_eq!(count(&fixture, "statements").await, 1);
     let reasons = "(SELECT FROM leases GROUP BY end_reason) AS reasons";

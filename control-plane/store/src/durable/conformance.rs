@@ -129,6 +129,7 @@ macro_rules! durable_conformance {
             a_registration_past_its_end_keeps_no_number_away
             a_busy_connection_stays_with_its_owner
             a_document_ends_leases_it_does_not_cover
+            a_superseded_document_ends_no_leases
             swept_leases_leave_their_generation
             one_owner_at_once_has_one_lease
             a_lease_that_moves_is_renewed_all_the_same

@@ -95,8 +95,13 @@ pub trait LeaseStore {
 
     /// Ends the leases that a document does not cover ([`tidegate_core::lease::reconcile_with_document`]) and returns how
     /// many. [`super::ConfigurationStore::save_document`] does so in its own transaction. A lease that was given meanwhile
-    /// by who had not heard of the document is found by a later call: whoever takes up a document makes one.
-    async fn reconcile_leases(&self, document: &Document) -> Result<u64, DurableStoreError>;
+    /// by who had not heard of the document is found by a later call: whoever takes up a document makes one. With a later
+    /// document stored than this of `version` it ends nothing more: what this one does not cover may be given under that.
+    async fn reconcile_leases(
+        &self,
+        document: &Document,
+        version: u64,
+    ) -> Result<u64, DurableStoreError>;
 
     /// All leases that have not ended, overdue ones too, in the order of connections, of which each has one at most; and
     /// the database's time.

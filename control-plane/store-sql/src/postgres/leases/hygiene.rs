@@ -9,6 +9,7 @@ use tidegate_core::time::Timestamp;
 use tidegate_store::durable::{DurableStoreError, MAX_DELETE_ROWS, MAX_SWEPT_LEASES};
 
 use super::super::allow;
+use super::super::configuration::current_version;
 use super::clock;
 use super::transaction::{MAX_ROUNDS, Rounds, Stop, write};
 use crate::call::{Failure, Progress};
@@ -19,14 +20,14 @@ use crate::rows::leases::{LeaseRow, id_bytes};
 pub(super) async fn reconcile(
     connection: &mut PgConnection,
     progress: &Progress,
-    document: &Document,
+    (document, version): (&Document, u64),
     limit: Duration,
 ) -> Result<u64, Failure> {
     let mut rounds = Rounds::default();
     loop {
         let mut tx = connection.begin().await?;
         allow(&mut tx, limit).await?;
-        let round = end_uncovered(&mut tx, document).await;
+        let round = end_uncovered(&mut tx, document, version).await;
         if let Some(ended) = rounds.settle(round)? {
             progress.decides();
             tx.commit().await?;
@@ -40,8 +41,9 @@ pub(super) async fn reconcile(
 pub(in super::super) async fn reconcile_in(
     connection: &mut PgConnection,
     document: &Document,
+    version: u64,
 ) -> Result<(), Failure> {
-    match end_uncovered(connection, document).await {
+    match end_uncovered(connection, document, version).await {
         Ok(_) => Ok(()),
         Err(Stop::Lost) => {
             Err(DurableStoreError::Contended("a lease changed meanwhile".to_owned()).into())
@@ -52,7 +54,14 @@ pub(in super::super) async fn reconcile_in(
 
 /// Looks at all, and locks only what ends. What waited for another's command may have been followed by a lease that is
 /// not covered either, so it looks until there is nothing to end.
-async fn end_uncovered(connection: &mut PgConnection, document: &Document) -> Result<u64, Stop> {
+///
+/// Which document is stored is asked after each look, in a statement of its own: a lease that was seen and is given under
+/// a later document was committed after that, so the statement sees it. What is locked afterwards was seen before.
+async fn end_uncovered(
+    connection: &mut PgConnection,
+    document: &Document,
+    version: u64,
+) -> Result<u64, Stop> {
     let mut ended: u64 = 0;
     for _ in 0..MAX_ROUNDS {
         let (now, leases) = list(connection).await?;
@@ -61,7 +70,7 @@ async fn end_uncovered(connection: &mut PgConnection, document: &Document) -> Re
             .filter_map(Change::ends)
             .map(id_bytes)
             .collect();
-        if ending.is_empty() {
+        if ending.is_empty() || current_version(connection).await?.document > version {
             return Ok(ended);
         }
         let rows: Vec<LeaseRow> = sqlx::query_as(

@@ -8,6 +8,7 @@ use tidegate_core::lease::{Lease, expire, reconcile_with_document};
 use tidegate_core::time::Timestamp;
 use tidegate_store::durable::{MAX_DELETE_ROWS, MAX_SWEPT_LEASES};
 
+use super::super::configuration::current_version;
 use super::super::{Survives, begin};
 use super::clock;
 use super::transaction::{read_all, write};
@@ -20,8 +21,13 @@ pub(super) async fn reconcile(
     connection: &mut SqliteConnection,
     progress: &Progress,
     document: &Document,
+    version: u64,
 ) -> Result<u64, Failure> {
     let mut tx = begin(connection, Survives::PowerLoss).await?;
+    // What a superseded document does not cover may be given under the later one.
+    if current_version(&mut tx).await?.document > version {
+        return Ok(0);
+    }
     let ended = end_uncovered(&mut tx, document).await?;
     progress.decides();
     tx.commit().await?;

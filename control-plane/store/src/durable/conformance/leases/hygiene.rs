@@ -55,8 +55,8 @@ pub async fn a_document_ends_leases_it_does_not_cover(fixture: &impl Fixture) ->
         .await?;
     assert_eq!(store.list_leases().await?.1, [kept]);
     acquired(&store, owner(2), &["b"], LONG_MS).await?;
-    assert_eq!(store.reconcile_leases(&covering).await?, 1);
-    assert_eq!(store.reconcile_leases(&covering).await?, 0);
+    assert_eq!(store.reconcile_leases(&covering, 1).await?, 1);
+    assert_eq!(store.reconcile_leases(&covering, 1).await?, 0);
     let refused = store
         .save_document(7, &Document::default(), &secrets, "ops", "")
         .await;
@@ -69,6 +69,29 @@ pub async fn a_document_ends_leases_it_does_not_cover(fixture: &impl Fixture) ->
     store
         .save_document(1, &Document::default(), &secrets, "ops", "")
         .await?;
+    assert_eq!(store.list_leases().await?.1, []);
+    Ok(())
+}
+
+/// A replica that takes up a document late, when a later one is stored already, ends nothing that the later one covers.
+///
+/// # Errors
+/// When the store fails.
+///
+/// # Panics
+/// When the case fails.
+pub async fn a_superseded_document_ends_no_leases(fixture: &impl Fixture) -> CaseResult {
+    let store = fixture.store();
+    let before = document_with(&["a", "b"], vec![key_of_document("k1", &["a"])?])?;
+    let after = document_with(&["a", "b"], vec![key_of_document("k1", &["a", "b"])?])?;
+    let secrets = SealedSecrets::default();
+    store.save_document(0, &before, &secrets, "ops", "").await?;
+    store.save_document(1, &after, &secrets, "ops", "").await?;
+    let lease = acquired(&store, owner(1), &["b"], LONG_MS).await?;
+    assert_eq!(store.reconcile_leases(&before, 1).await?, 0);
+    assert_eq!(store.list_leases().await?.1, [lease]);
+    // Of the documents it is the version that counts, not what they say.
+    assert_eq!(store.reconcile_leases(&before, 2).await?, 1);
     assert_eq!(store.list_leases().await?.1, []);
     Ok(())
 }

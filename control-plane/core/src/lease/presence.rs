@@ -123,6 +123,8 @@ impl Presence {
         {
             known.asked_at = asked_at;
             known.horizon = known.horizon.min(now);
+            // Nothing is left to renew, though what was cut has not ended yet.
+            known.renew_at = known.renew_at.max(known.horizon);
         }
     }
 

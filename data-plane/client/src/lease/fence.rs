@@ -78,6 +78,9 @@ impl Inner {
                     asking.granted(key, asked_at, grant);
                     match asking.start(key) {
                         Ok(leased) => return Ok(leased),
+                        Err(_) if self.leases.is_closed() => {
+                            return Err(LeaseError::ServiceUnavailable);
+                        }
                         Err(not_yet) => asking = not_yet,
                     }
                 }

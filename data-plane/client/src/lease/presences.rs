@@ -184,6 +184,11 @@ impl Leases {
         }
     }
 
+    /// Nothing starts any more.
+    pub(super) fn is_closed(&self) -> bool {
+        self.state.lock().is_closed
+    }
+
     /// Nothing asks or runs.
     pub(super) fn is_idle(&self) -> bool {
         self.state.lock().slots.is_empty()

@@ -276,3 +276,15 @@ async fn at_the_end_everything_is_cut_and_told() {
     tokio::join!(setting.end(), ending);
     assert_eq!(leasing.ends(), [1]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_is_granted_after_the_end_is_not_started() {
+    let (setting, leasing) = setting().await;
+    leasing.set(Script::GrantsAfter(ms(300)));
+    let ending = async {
+        until("the question", || !leasing.fenced.lock().is_empty()).await;
+        setting.end().await;
+    };
+    let (late, ()) = tokio::join!(fence(&setting), ending);
+    assert_eq!(late.unwrap_err(), LeaseError::ServiceUnavailable);
+}

@@ -222,6 +222,18 @@ fn a_lost_registration_cuts_at_once() {
     assert!(!presence.may_start(at(7)));
 }
 
+/// The clock goes on before what was cut has ended.
+#[test]
+fn nothing_is_renewed_after_a_loss() {
+    let mut presence = asked(GRANT);
+    assert!(presence.start(at(1)));
+    presence.lose(1, at(12_000), at(12_001));
+    assert_eq!(
+        (presence.cut_at(), presence.renew_at()),
+        (Some(at(12_001)), None)
+    );
+}
+
 #[test]
 fn a_loss_that_was_asked_about_before_a_newer_grant_cuts_nothing() {
     let mut presence = asked(GRANT);

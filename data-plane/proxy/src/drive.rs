@@ -125,6 +125,8 @@ pub(crate) struct Drive<C: ControlPort> {
     place: Option<Place>,
     /// A wait for a permit at a control plane that is gone since.
     broken_wait: Option<BrokenWait>,
+    /// The lease had moved when a dispatch came to the fence.
+    has_moved: bool,
     /// How the last attempt failed.
     pub(crate) last_outcome: Option<Outcome>,
     /// What ordered the targets of the last dispatch.
@@ -148,6 +150,7 @@ impl<C: ControlPort> Drive<C> {
             waited: PermitWaits::default(),
             place: None,
             broken_wait: None,
+            has_moved: false,
             last_outcome: None,
             strategy: None,
             remarks: Remarks::default(),
@@ -332,7 +335,7 @@ impl<C: ControlPort> Drive<C> {
         terms(&snapshot.config, &dispatch.attempt.connection)
     }
 
-    /// Sends one attempt; `None` when it failed.
+    /// Sends one attempt; `None` when it failed, or was not sent and is to be decided on anew.
     async fn attempt(
         &mut self,
         mut dispatch: Box<Dispatch>,
@@ -370,7 +373,18 @@ impl<C: ControlPort> Drive<C> {
             .ok_or(DispatchFault::NotConfigured)
             .and_then(|snapshot| prepare(&snapshot, *endpoint, body, passed, &dispatch));
         let leased = match &prepared {
-            Ok(_) => fence::pass(&self.shared.control, &self.request.facts, &dispatch).await?,
+            Ok(_) => {
+                let facts = &self.request.facts;
+                match fence::pass(&self.shared.control, facts, &dispatch).await {
+                    // Once: who finds it elsewhere again is told so.
+                    Err(error) if !self.has_moved && fence::has_moved(error, facts) => {
+                        self.has_moved = true;
+                        life.gives_back(dispatch.permit);
+                        return Ok(None);
+                    }
+                    passed => passed?,
+                }
+            }
             Err(_) => None,
         };
         let clock = Clock::start(dispatch.deadlines, execution);

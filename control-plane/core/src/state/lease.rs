@@ -20,7 +20,8 @@ pub struct LeaseMirror {
     /// Which row of the durable store.
     #[serde(with = "id_text")]
     pub lease: LeaseId,
-    /// When the owner got the connection, in the durable store's time; it tells the later of two rows, nothing else.
+    /// When the owner got the connection, in the durable store's time; it tells the later of two rows, nothing else. After
+    /// that clock stepped back it may tell the earlier one, for the length of the step (`docs/adr/0015`).
     pub since: Timestamp,
     /// When it ends that nobody extends, in the hot store's time.
     pub until: Timestamp,

@@ -6,7 +6,6 @@ use tidegate_core::routing::RequestFacts;
 use tidegate_plane_client::{Dispatch, Leased};
 
 use crate::control_port::ControlPort;
-use crate::refusal::Refusal;
 
 /// Lets an attempt pass; `None` where there is no lease to ask about.
 ///
@@ -16,7 +15,7 @@ pub(super) async fn pass<C: ControlPort>(
     control: &C,
     facts: &RequestFacts,
     dispatch: &Dispatch,
-) -> Result<Option<Leased>, Refusal> {
+) -> Result<Option<Leased>, LeaseError> {
     let Some(key) = facts.key.as_ref().filter(|key| key.may_lease()) else {
         return Ok(None);
     };
@@ -25,6 +24,12 @@ pub(super) async fn pass<C: ControlPort>(
     let connection = &dispatch.attempt.connection;
     let leased = control.fence(lease, &key.id, connection).await?;
     Ok(Some(leased))
+}
+
+/// Whether a request is to be decided on anew after this refusal: its lease moved between decision and fence, as that of
+/// another request of its session did, and it named no connection that it insists on.
+pub(super) fn has_moved(error: LeaseError, facts: &RequestFacts) -> bool {
+    error == LeaseError::ConnectionMismatch && facts.forced_connection.is_none()
 }
 
 /// What comes of an attempt, unless it is cut before. Then it has been let go of.

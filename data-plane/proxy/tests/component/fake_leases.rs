@@ -17,6 +17,8 @@ use tokio_util::sync::CancellationToken;
 pub(crate) struct FakeLeases {
     /// Everything is refused with this.
     pub(crate) refuses: Mutex<Option<LeaseError>>,
+    /// The next fence alone is refused with this.
+    pub(crate) refuses_once: Mutex<Option<LeaseError>>,
     /// Fences take for ever.
     pub(crate) hangs: AtomicBool,
     pub(crate) asked: Mutex<Vec<(Lifecycle, KeyId)>>,
@@ -91,6 +93,9 @@ impl FakeLeases {
         self.fenced.lock().push(asked);
         if self.hangs.load(Ordering::Relaxed) {
             std::future::pending::<()>().await;
+        }
+        if let Some(error) = self.refuses_once.lock().take() {
+            return Err(error);
         }
         if let Some(error) = *self.refuses.lock() {
             return Err(error);

@@ -330,7 +330,10 @@ impl<'a> Driver<'a> {
         // Sending the same faulty request to the same targets gives the same answers (`routing.md` §5.5).
         let same_fault =
             results(progress.attempts).all(|result| result.classification.status == 400);
-        if progress.set_retries_left == 0 || same_fault {
+        // A target that took its whole time is not tried again.
+        let all_expired =
+            results(progress.attempts).all(|result| terminal::is_expired(&result.classification));
+        if progress.set_retries_left == 0 || same_fault || all_expired {
             return Ok(None);
         }
         let now = self.scene.input.now;

@@ -30,7 +30,7 @@ pub(super) use failed::{
     after_emergency, all_failed, of_client, protected, retry_budget_spent, timed_out,
     too_many_attempts,
 };
-pub(super) use status::{OutcomeKind, error_type, may_retry_after};
+pub(super) use status::{OutcomeKind, error_type, is_expired, may_retry_after};
 pub(super) use unsent::{filtered_out, no_steps, nothing_dispatched, unknown_model};
 
 /// Attempts of the request, those of other parts of its plan included.

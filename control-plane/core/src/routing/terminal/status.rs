@@ -58,7 +58,7 @@ impl OutcomeKind {
 }
 
 /// Our own limit on an execution passed (`routing.md` §5.3, 2a). An upstream's 504 is an upstream's, whatever it says.
-pub(super) fn is_expired(classification: &Classification) -> bool {
+pub(in crate::routing) fn is_expired(classification: &Classification) -> bool {
     classification.status == 504 && classification.reason == Reason::Local
 }
 

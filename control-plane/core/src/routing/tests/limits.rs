@@ -242,6 +242,18 @@ fn executions_that_expired_count_as_timeouts(#[case] ends: [Reply; 3], #[case] c
     assert_eq!((rejection.status, rejection.code.as_str()), (504, code));
 }
 
+/// Targets that took their whole time are not asked again as a list, others are.
+#[rstest]
+#[case::all([expired(), expired(), expired()], 3)]
+#[case::one_failed([expired(), status(503), expired()], 6)]
+#[case::an_upstreams_own([own_504(), own_504(), own_504()], 6)]
+fn a_list_that_only_expired_is_not_repeated(#[case] ends: [Reply; 3], #[case] attempts: usize) {
+    let combo = json!({"maxRetries": 0, "maxSetRetries": 1});
+    let mut world = three(combo).without_cooling();
+    let journey = world.run(|_, before| ends[before % 3].clone());
+    assert_eq!(journey.attempts.len(), attempts);
+}
+
 fn protected() -> World {
     let mut world = three(json!({"maxRetries": 1})).without_cooling();
     world.change_targets(|targets| targets[0].fallback_only_on_quota_exhaustion = true);

@@ -10,7 +10,8 @@ use crate::settings::ProviderClass;
 use crate::time::Timestamp;
 
 pub use pacing::{
-    ASKED_AGAIN_MS, Admitted, PACE_SCHEMA, Pace, PaceLimits, decode, encode, key_text,
+    ASKED_AGAIN_MS, Admitted, LOOK_AGAIN_MS, PACE_SCHEMA, Pace, PaceLimits, WORD_TTL_MS, decode,
+    encode, key_text,
 };
 
 /// `error.code` when a queue is full.

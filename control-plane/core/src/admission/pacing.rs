@@ -2,7 +2,10 @@
 //! at once. Only what an operator set or an upstream's headers taught is enforced (decision 45).
 //!
 //! The value is shared by all replicas and changed by compare-and-set, so a step works on a copy. Who has to wait asks
-//! again when told; the order is that of the queue that asks.
+//! again when told. Within a data plane the order is that of its queue; among data planes it is that of the words which
+//! looks leave here, as far as those who look come back in time: a data plane whose first one went stands last again.
+
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +24,13 @@ const PARTS: u64 = 60_000;
 pub const ASKED_AGAIN_MS: u64 = 3_000;
 /// Most attempts that are remembered; of more the oldest would be counted again.
 const MAX_RECENT: usize = 256;
+/// How long a data plane's word that one of its requests waits lasts after that one may come back, in ms: longer than
+/// questions and a decision take. A place may stay free so long for one that left meanwhile.
+pub const WORD_TTL_MS: u64 = 2_000;
+/// Longest time until one that waits asks again, in ms, whatever it is told.
+pub const LOOK_AGAIN_MS: u64 = 5_000;
+/// Most data planes that are known to wait; more wait without an order.
+const MAX_WAITING: usize = 64;
 /// How far the clocks of replicas may differ, in ms.
 const CLOCKS_DIFFER_MS: u64 = 1_000;
 
@@ -50,6 +60,17 @@ pub struct Pace {
     /// What went lately, the newest last, where nothing counts what runs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     recent: Vec<Went>,
+    /// Data planes of which a request waits. A replica of an earlier release drops it, and keeps no order.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    waiting: BTreeMap<PlaneIncarnation, Word>,
+}
+
+/// That a data plane's first one waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Word {
+    since: Timestamp,
+    /// Not true any more from then on.
+    until: Timestamp,
 }
 
 /// An attempt that went.
@@ -104,42 +125,102 @@ impl PaceLimits {
 }
 
 impl Pace {
-    /// Lets an attempt go if all limits allow it, and counts it then. One that runs already, or went within
-    /// [`ASKED_AGAIN_MS`], goes again uncounted: who hears nothing asks another replica.
+    /// Lets an attempt go if all limits allow it and those that waited longer, and counts it then; its data plane waits
+    /// no longer. One that runs already, or went within [`ASKED_AGAIN_MS`], goes again uncounted: who hears nothing asks
+    /// another replica.
     pub fn admit(&mut self, attempt: AttemptId, limits: PaceLimits, now: Timestamp) -> Admitted {
         if self.running.holds(attempt, now) || self.went_lately(attempt, now) {
             return Admitted::Now;
         }
-        let bucket = limits.per_minute.map(|limit| self.refilled(limit, now));
-        let ready = self.spaced(limits.apart_ms, now).max(
-            bucket
-                .zip(limits.per_minute)
-                .map_or(now, |(bucket, limit)| bucket.ready_at(limit)),
-        );
-        if ready > now {
-            return Admitted::NotBefore(ready);
+        let found = self.finds(attempt.plane, limits, now);
+        if found != Admitted::Now {
+            return found;
         }
-        if let Some(cap) = limits.concurrent
-            && !self.running.acquire(
-                attempt,
-                None,
-                cap.clamp(1, MAX_PERMITS),
-                Asker::Newcomer,
-                now,
-            )
-        {
-            return Admitted::Full;
+        if let Some(cap) = limits.concurrent {
+            let cap = cap.clamp(1, MAX_PERMITS);
+            // There is room, as was just found.
+            self.running
+                .acquire(attempt, None, cap, Asker::Newcomer, now);
         }
         let is_paced = limits.per_minute.is_some() || limits.apart_ms > 0;
         if is_paced && limits.concurrent.is_none() {
             self.goes(attempt, now);
         }
+        let bucket = limits.per_minute.map(|limit| self.refilled(limit, now));
         self.last = Some(self.last.map_or(now, |last| not_back(last, now)));
         self.bucket = bucket.map(|bucket| Bucket {
             level: bucket.level.saturating_sub(PARTS),
             ..bucket
         });
+        self.waiting.remove(&attempt.plane);
         Admitted::Now
+    }
+
+    /// Whether the first one that waits in a data plane would go, which is remembered: those who come later let it go
+    /// first, until [`WORD_TTL_MS`] after it should have come back.
+    pub fn look(
+        &mut self,
+        plane: PlaneIncarnation,
+        limits: PaceLimits,
+        now: Timestamp,
+    ) -> Admitted {
+        self.waiting.retain(|_, word| word.until > now);
+        let found = self.finds(plane, limits, now);
+        let back = match found {
+            Admitted::Now | Admitted::Full => now,
+            Admitted::NotBefore(then) => then.min(now.plus_ms(LOOK_AGAIN_MS)),
+        };
+        let known = self.waiting.get(&plane).copied();
+        // Said again only when half of its time has passed, so that waiting alone writes little.
+        let holds = known.is_some_and(|word| word.until >= back.plus_ms(WORD_TTL_MS / 2));
+        let has_room = known.is_some() || self.waiting.len() < MAX_WAITING;
+        if has_room && !holds {
+            let word = Word {
+                since: known.map_or(now, |word| word.since),
+                until: back.plus_ms(WORD_TTL_MS),
+            };
+            self.waiting.insert(plane, word);
+        }
+        found
+    }
+
+    /// Forgets what has ended.
+    pub fn prune(&mut self, now: Timestamp) {
+        self.running.prune(now);
+        self.waiting.retain(|_, word| word.until > now);
+    }
+
+    /// What a request of a data plane finds, those that come first included.
+    fn finds(&self, plane: PlaneIncarnation, limits: PaceLimits, now: Timestamp) -> Admitted {
+        let ahead = self.ahead_of(plane, now);
+        let bucket = limits.per_minute.map(|limit| self.refilled(limit, now));
+        let ready = self.spaced(limits.apart_ms, ahead, now).max(
+            bucket
+                .zip(limits.per_minute)
+                .map_or(now, |(bucket, limit)| bucket.ready_at(limit, ahead)),
+        );
+        if ready > now {
+            return Admitted::NotBefore(ready);
+        }
+        let is_full = limits.concurrent.is_some_and(|cap| {
+            let taken = self.running.held(now).saturating_add(ahead);
+            taken >= cap.clamp(1, MAX_PERMITS)
+        });
+        if is_full {
+            return Admitted::Full;
+        }
+        Admitted::Now
+    }
+
+    /// How many data planes come first. One that did not look comes after all that did.
+    fn ahead_of(&self, plane: PlaneIncarnation, now: Timestamp) -> u32 {
+        let valid = self.waiting.iter().filter(|(_, word)| word.until > now);
+        let own = valid.clone().find(|(name, _)| **name == plane);
+        let own = own.map(|(name, word)| (word.since, *name));
+        let ahead = valid.filter(|(name, word)| {
+            **name != plane && own.is_none_or(|own| (word.since, **name) < own)
+        });
+        u32::try_from(ahead.count()).unwrap_or(u32::MAX)
     }
 
     /// What runs: to be released, and renewed, as permits are.
@@ -156,7 +237,8 @@ impl Pace {
         let running = self.running.ends_at();
         let newest = self.recent.last();
         let recent = newest.map(|went| went.at.plus_ms(ASKED_AGAIN_MS));
-        let others = spaced.max(full).max(recent);
+        let waiting = self.waiting.values().map(|word| word.until).max();
+        let others = spaced.max(full).max(recent).max(waiting);
         running.max(others.unwrap_or_default())
     }
 
@@ -180,10 +262,12 @@ impl Pace {
         });
     }
 
-    /// A last request that lies ahead is the clock's fault and counts as just now.
-    fn spaced(&self, apart_ms: u64, now: Timestamp) -> Timestamp {
+    /// When one may go that lets so many go first. A last request that lies ahead is the clock's fault and counts as
+    /// just now.
+    fn spaced(&self, apart_ms: u64, ahead: u32, now: Timestamp) -> Timestamp {
+        let distance = apart_ms.saturating_mul(u64::from(ahead).saturating_add(1));
         self.last
-            .map_or(now, |last| last.min(now).plus_ms(apart_ms))
+            .map_or(now, |last| last.min(now).plus_ms(distance))
     }
 
     fn refilled(&self, limit: u32, now: Timestamp) -> Bucket {
@@ -210,9 +294,11 @@ fn not_back(before: Timestamp, now: Timestamp) -> Timestamp {
 }
 
 impl Bucket {
-    /// When it holds a whole request.
-    fn ready_at(self, limit: u32) -> Timestamp {
-        let missing = PARTS.saturating_sub(self.level);
+    /// When it holds a whole request beside those of so many others. Where it never holds as many, those others are gone
+    /// by then, or their words have ended.
+    fn ready_at(self, limit: u32, ahead: u32) -> Timestamp {
+        let wanted = PARTS.saturating_mul(u64::from(ahead).saturating_add(1));
+        let missing = wanted.saturating_sub(self.level);
         self.at.plus_ms(missing.div_ceil(u64::from(limit.max(1))))
     }
 }

@@ -22,7 +22,7 @@ use tokio::time::timeout;
 
 use crate::clock::Clock;
 use crate::hot::{Hot, WRITE_LIMIT};
-use crate::permits::{Held, PoolName};
+use crate::permits::{Held, PoolName, may_try_again};
 use crate::telemetry::metrics::{AdmissionAnswer, Metrics};
 
 /// Lanes above which those that nobody uses are put away.
@@ -70,6 +70,19 @@ pub(crate) enum Counted {
     Fleet(Admitted),
     /// The store is away.
     Nobody,
+    /// It could not be found out, and the request may be counted: whoever asked gives back what it may have.
+    Unknown,
+}
+
+/// Who asks whether a request may go.
+#[derive(Clone, Debug)]
+pub(crate) struct Asks {
+    /// The request.
+    pub(crate) request: AttemptId,
+    /// It only asks; nothing is counted, but that its data plane waits.
+    pub(crate) look: bool,
+    /// What of its data plane ended, by number, before this is answered.
+    pub(crate) ended: BTreeSet<u64>,
 }
 
 /// Why a pace could not be changed.
@@ -88,17 +101,20 @@ enum Unchanged {
 }
 
 impl Lanes {
-    /// Whether a request may go, which is counted then unless `look` only asks.
-    pub(crate) async fn admit(
-        &self,
-        name: &PoolName,
-        request: AttemptId,
-        limits: PaceLimits,
-        look: bool,
-    ) -> Counted {
+    /// Whether a request may go, which is counted then unless it only asks.
+    pub(crate) async fn admit(&self, name: &PoolName, asks: &Asks, limits: PaceLimits) -> Counted {
+        let Asks {
+            request,
+            look,
+            ref ended,
+        } = *asks;
+        let plane = request.plane;
         let step = |pace: &mut Pace, now| {
+            for number in ended.iter().copied() {
+                pace.running().release(AttemptId { plane, number });
+            }
             if look {
-                pace.clone().admit(request, limits, now)
+                pace.look(plane, limits, now)
             } else {
                 pace.admit(request, limits, now)
             }
@@ -114,13 +130,17 @@ impl Lanes {
                 };
                 (Counted::Fleet(admitted), answer)
             }
-            Err(Unchanged::Away | Unchanged::Store(_)) => {
-                (Counted::Nobody, AdmissionAnswer::Nobody)
-            }
-            Err(error @ (Unchanged::Contended | Unchanged::Late | Unchanged::Codec(_))) => {
+            Err(Unchanged::Away) => (Counted::Nobody, AdmissionAnswer::Nobody),
+            // The store is there, and others may be admitted by it.
+            Err(error) if look => {
                 tracing::debug!(connection = %name.connection, %error, "nobody is admitted for now");
                 let again = Admitted::NotBefore(now.plus_ms(ASK_AGAIN_MS));
                 (Counted::Fleet(again), AdmissionAnswer::NotBefore)
+            }
+            // A change may have run of which nobody heard.
+            Err(error) => {
+                tracing::debug!(connection = %name.connection, %error, "nobody knows whether it is admitted");
+                (Counted::Unknown, AdmissionAnswer::Unknown)
             }
         };
         if !look {
@@ -239,7 +259,7 @@ impl Lane {
             }
             let now = clock.now();
             let mut pace = known.pace.clone();
-            pace.running().prune(now);
+            pace.prune(now);
             let result = step(&mut pace, now);
             if pace == known.pace {
                 if fresh {
@@ -248,8 +268,10 @@ impl Lane {
                 }
                 match hot.cell(self.shard, &self.key, WRITE_LIMIT).await {
                     Ok(found) => known = self.read(found)?,
-                    Err(HotStoreError::Timeout) => continue,
-                    Err(error) => return Err(error.into()),
+                    Err(error) => {
+                        may_try_again(error).await?;
+                        continue;
+                    }
                 }
                 fresh = true;
                 continue;
@@ -275,8 +297,10 @@ impl Lane {
                     fresh = true;
                 }
                 // It may have run; the next look tells.
-                Err(HotStoreError::Timeout) => fresh = false,
-                Err(error) => return Err(error.into()),
+                Err(error) => {
+                    may_try_again(error).await?;
+                    fresh = false;
+                }
             }
         }
         Err(Unchanged::Contended)
@@ -292,3 +316,6 @@ impl Lane {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

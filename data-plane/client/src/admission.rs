@@ -112,7 +112,9 @@ impl Inner {
                 awaited.refused();
                 self.admit_here(ask, number, &lane)
             }
-            proto::Admission::NotBefore | proto::Admission::Unspecified => {
+            proto::Admission::NotBefore
+            | proto::Admission::Unknown
+            | proto::Admission::Unspecified => {
                 self.metrics.admissions_unanswered.inc();
                 drop(awaited);
                 Admission::Unknown

@@ -12,7 +12,7 @@ use tonic::{Request, Response, Status};
 
 use crate::clock::Clock;
 use crate::config::Published;
-use crate::lanes::{Counted, Lanes};
+use crate::lanes::{Asks, Counted, Lanes};
 use crate::permits::{Held, PoolName};
 
 use super::error::{Refusal, invalid};
@@ -54,17 +54,15 @@ impl AdmissionService for AdmissionApi {
             // Nothing is paced there any more, or not yet as far as is known here.
             return Ok(Response::new(answer(proto::Admission::Now, 0)));
         };
-        // Others need not be ended before this is answered.
-        released.retain(|name, _| *name == lane);
-        if !released.is_empty() && !self.lanes.release(admission.plane, released, limits).await {
-            tracing::debug!(connection = %lane.connection, "ended requests are counted for now");
-        }
-        let found = self
-            .lanes
-            .admit(&lane, admission, limits, request.look)
-            .await;
-        let found = match found {
+        let asks = Asks {
+            request: admission,
+            look: request.look,
+            // Those of other connections need not be ended before this is answered.
+            ended: released.remove(&lane).unwrap_or_default(),
+        };
+        let found = match self.lanes.admit(&lane, &asks, limits).await {
             Counted::Nobody => answer(proto::Admission::NobodyCounts, 0),
+            Counted::Unknown => answer(proto::Admission::Unknown, 0),
             Counted::Fleet(Admitted::Now) => answer(proto::Admission::Now, 0),
             Counted::Fleet(Admitted::Full) => answer(proto::Admission::Full, 0),
             Counted::Fleet(Admitted::NotBefore(then)) => {

@@ -526,7 +526,7 @@ impl Desk {
 }
 
 /// After a failure that may pass: a store that is away is told by [`crate::hot::Hot::is_gone`], not by one call.
-async fn may_try_again(error: HotStoreError) -> Result<(), HotStoreError> {
+pub(crate) async fn may_try_again(error: HotStoreError) -> Result<(), HotStoreError> {
     match error {
         HotStoreError::Timeout => Ok(()),
         HotStoreError::Unreachable(_) => {

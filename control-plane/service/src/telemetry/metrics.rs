@@ -108,6 +108,8 @@ labels! {
         Full = "full",
         /// Nobody counts, the store being away.
         Nobody = "nobody",
+        /// It could not be found out in time.
+        Unknown = "unknown",
     }
 
     /// What happened to the renewal of an access token.
@@ -430,6 +432,7 @@ impl Metrics {
             AdmissionAnswer::NotBefore,
             AdmissionAnswer::Full,
             AdmissionAnswer::Nobody,
+            AdmissionAnswer::Unknown,
         ] {
             self.admissions
                 .get_or_create(&AdmissionLabel { answer })

@@ -6,7 +6,7 @@
 //! left) is free, and the next one moves up. How many may wait in one queue the settings say; how many in all is
 //! [`MAX_QUEUED`].
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -40,8 +40,6 @@ pub(crate) struct Queue {
     /// Whoever asks without having waited does so alone.
     turn: tokio::sync::Mutex<()>,
     line: Mutex<Line>,
-    /// Somebody left the line.
-    moved: Notify,
     /// A request that was under way ended here.
     freed: Notify,
 }
@@ -49,8 +47,9 @@ pub(crate) struct Queue {
 #[derive(Debug, Default)]
 struct Line {
     next: u64,
-    /// Those that wait, by the order in which they came.
-    waiting: BTreeSet<u64>,
+    /// Those that wait, by the order in which they came, each with what tells it that it is the first one: of a long line
+    /// one is woken at a time.
+    waiting: BTreeMap<u64, Arc<Notify>>,
 }
 
 /// A place in a queue.
@@ -58,6 +57,7 @@ struct Line {
 pub(crate) struct Place {
     queue: Arc<Queue>,
     number: u64,
+    is_first: Arc<Notify>,
     _room: OwnedSemaphorePermit,
     _queued: Counted,
 }
@@ -89,7 +89,6 @@ impl Queues {
             queued: self.queued.clone(),
             turn: tokio::sync::Mutex::default(),
             line: Mutex::default(),
-            moved: Notify::new(),
             freed: Notify::new(),
         });
         queues.insert(name.connection.clone(), Arc::clone(&queue));
@@ -123,10 +122,12 @@ impl Queue {
         })?;
         let number = line.next;
         line.next = line.next.saturating_add(1);
-        line.waiting.insert(number);
+        let is_first = Arc::new(Notify::new());
+        line.waiting.insert(number, Arc::clone(&is_first));
         Ok(Place {
             queue: Arc::clone(self),
             number,
+            is_first,
             _room: room,
             _queued: Counted::new(&self.queued),
         })
@@ -151,36 +152,36 @@ impl Place {
 
     /// Waits until it is the first one.
     pub(crate) async fn first(&self) {
-        loop {
-            let moved = self.queue.moved.notified();
-            if self.is_first() {
-                return;
-            }
-            moved.await;
+        // Told before it waits for it, it is told all the same.
+        while !self.stands_first() {
+            self.is_first.notified().await;
         }
     }
 
-    fn is_first(&self) -> bool {
-        self.queue.line.lock().waiting.first() == Some(&self.number)
+    fn stands_first(&self) -> bool {
+        let line = self.queue.line.lock();
+        let first = line.waiting.first_key_value();
+        first.is_some_and(|(number, _)| *number == self.number)
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let was_first = {
-            let mut line = self.queue.line.lock();
-            let was_first = line.waiting.first() == Some(&self.number);
-            line.waiting.remove(&self.number);
-            was_first
-        };
-        if was_first {
-            self.queue.moved.notify_waiters();
+        let mut line = self.queue.line.lock();
+        line.waiting.remove(&self.number);
+        if let Some((number, first)) = line.waiting.first_key_value()
+            && *number > self.number
+        {
+            first.notify_one();
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Context, Wake, Waker};
     use std::time::Duration;
 
     use tidegate_core::ids::ProviderId;
@@ -230,6 +231,34 @@ mod tests {
         assert!(timeout(Duration::from_secs(1), &mut waits).await.is_err());
         drop(one);
         timeout(Duration::from_secs(1), waits).await.unwrap();
+    }
+
+    /// Counts how often a task is woken.
+    #[derive(Debug, Default)]
+    struct Wakes(AtomicUsize);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn of_a_long_line_one_is_woken_at_a_time() {
+        let queue = queue();
+        let mut places: VecDeque<Place> = (0..100).map(|_| queue.enter(0).unwrap()).collect();
+        let gone = places.pop_front().unwrap();
+        let wakes = Arc::new(Wakes::default());
+        let waker = Waker::from(Arc::clone(&wakes));
+        let mut waits: Vec<_> = places.iter().map(|place| Box::pin(place.first())).collect();
+        for wait in &mut waits {
+            let polled = wait.as_mut().poll(&mut Context::from_waker(&waker));
+            assert!(polled.is_pending());
+        }
+        drop(gone);
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 1);
+        let polled = waits[0].as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(polled.is_ready());
     }
 
     #[test]

@@ -250,7 +250,9 @@ impl<C: ControlPort> Drive<C> {
     /// Asks and sends until there is an end.
     pub(crate) async fn until_end(&mut self) -> Result<End, Refusal> {
         let mut attempt = self.shared.control.next_attempt();
-        for _ in 0..MAX_STEPS {
+        let mut steps = 0_usize;
+        while steps < MAX_STEPS {
+            steps = steps.saturating_add(1);
             let life = self.life.as_mut().ok_or(Refusal::Internal)?;
             life.asks(attempt);
             let so_far = Arc::make_mut(&mut self.so_far);
@@ -289,7 +291,12 @@ impl<C: ControlPort> Drive<C> {
                                 None => self.asks_anew(),
                             }
                         }
-                        Gone::Anew(attempt) => attempt,
+                        Gone::Anew(attempt) => {
+                            // Whoever waited is asked about once more, however often others were faster.
+                            steps = steps.saturating_sub(1);
+                            attempt
+                        }
+                        Gone::Late => self.asks_anew(),
                     }
                 }
                 Step::Wait { kind, wait } => {

@@ -9,8 +9,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::admission::{QueueName, Terms};
+use tidegate_core::admission::{LOOK_AGAIN_MS, QueueName, Terms};
 use tidegate_core::ids::AttemptId;
+use tidegate_core::routing::{AttemptsSoFar, remaining_ms};
 use tidegate_plane_client::{Admission, AdmissionAsk, Dispatch, PermitWaits, Running};
 use tokio::time::timeout;
 
@@ -21,11 +22,11 @@ use crate::queues::{Place, Queue};
 use crate::refusal::Refusal;
 
 /// Longest time until the first one asks again, so that limits that change act on those that wait.
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+const LONGEST_PAUSE: Duration = Duration::from_millis(LOOK_AGAIN_MS);
 /// From this on the pauses between two questions of the first one grow, while as many are under way as may.
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
-/// To this.
-const LAST_PAUSE: Duration = Duration::from_millis(200);
+/// To this. A place that another data plane frees may stay free so long for the one whose turn it is.
+const LAST_PAUSE: Duration = Duration::from_millis(100);
 /// Until the next decision when nobody answers; it finds out who is gone.
 const UNKNOWN_PAUSE: Duration = Duration::from_millis(50);
 /// So far apart, in ms, the first ones of several data planes come back that were told the same moment.
@@ -37,6 +38,8 @@ pub(super) enum Gone {
     Sent(Running),
     /// It had to wait, and is to be decided on anew with this attempt.
     Anew(AttemptId),
+    /// Its time passed while it waited. It is in no queue any more.
+    Late,
 }
 
 impl<C: ControlPort> Drive<C> {
@@ -91,7 +94,17 @@ impl<C: ControlPort> Drive<C> {
         };
         let life = self.life.as_mut().ok_or(Refusal::Internal)?;
         life.gives_back(dispatch.permit);
-        self.wait_in(&place, ask).await;
+        let elapsed_ms = life.elapsed_ms();
+        let in_turn = match self.time_left(elapsed_ms) {
+            Some(left) => timeout(left, self.wait_in(&place, ask)).await.is_ok(),
+            None => {
+                self.wait_in(&place, ask).await;
+                true
+            }
+        };
+        if !in_turn {
+            return Ok(Gone::Late);
+        }
         self.place = Some(place);
         self.waited = PermitWaits {
             granted: Some(dispatch.attempt.connection.clone()),
@@ -99,6 +112,17 @@ impl<C: ControlPort> Drive<C> {
             queues_full: Vec::new(),
         };
         Ok(Gone::Anew(self.shared.control.next_attempt()))
+    }
+
+    /// What is left of the time of the request's combo (`routing.md` §5.5); none without a limit.
+    fn time_left(&self, elapsed_ms: u64) -> Option<Duration> {
+        let snapshot = self.shared.control.snapshot()?;
+        let so_far = AttemptsSoFar {
+            elapsed_ms,
+            ..AttemptsSoFar::default()
+        };
+        let left = remaining_ms(&snapshot.config, &self.request.facts, &so_far)?;
+        Some(Duration::from_millis(left))
     }
 
     /// Asks whether the request may go now.

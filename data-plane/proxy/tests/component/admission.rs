@@ -1,5 +1,6 @@
 //! The queue of a connection with a limited pace, and how long an execution may take.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rstest::rstest;
@@ -250,4 +251,50 @@ async fn requests_keep_a_distance() {
     let replies = futures::future::join_all((0..4).map(|_| bench.client.post(CHAT, &body))).await;
     assert!(replies.iter().all(|reply| reply.status == 200));
     assert!(began.elapsed() >= Duration::from_millis(900));
+}
+
+#[tokio::test]
+async fn whoever_finds_others_faster_each_time_goes_in_the_end() {
+    let bench = with(json!({"concurrentRequests": 1})).await;
+    // More often than a request may be asked about otherwise.
+    bench.control.lost_races.store(600, Ordering::Relaxed);
+    let reply = bench.client.post(CHAT, &chat("one/m", false)).await;
+    assert_eq!(reply.status, 200, "{reply:?}");
+    assert!(bench.control.heard().asks > 500);
+    assert!(bench.metric("tidegate_dp_queued").await.abs() < 0.5);
+}
+
+#[rstest]
+#[case::behind_one_that_runs(json!({"concurrentRequests": 1}))]
+#[case::too_early(json!({"minTimeBetweenRequestsMs": 60_000}))]
+#[tokio::test]
+async fn the_time_of_a_combo_ends_a_wait_in_the_queue(#[case] queue: Value) {
+    let bench = Bench::start_with(Options {
+        settings: json!({"requestQueue": queue}),
+        combo: json!({"comboTimeoutMs": 1_000}),
+        ..Options::default()
+    })
+    .await;
+    let gate = Gate::new();
+    bench.one.set_default(at(&gate));
+    let waits = async {
+        reaches(&bench, 1).await;
+        let body = chat("duo", false);
+        let two = tokio::join!(
+            bench.client.post(CHAT, &body),
+            bench.client.post(CHAT, &body)
+        );
+        gate.open();
+        two
+    };
+    let runs = chat("one/m", false);
+    let both = async { tokio::join!(bench.client.post(CHAT, &runs), waits) };
+    let (first, (second, third)) = tokio::time::timeout(LIMIT, both).await.unwrap();
+    assert_eq!(first.status, 200, "{first:?}");
+    for reply in [second, third] {
+        assert_eq!(reply.status, 504, "{reply:?}");
+        assert_eq!(reply.json()["error"]["code"], "COMBO_TIMEOUT");
+    }
+    assert_eq!(bench.one.log().count(&Selector::any()), 1);
+    assert!(bench.metric("tidegate_dp_queued").await.abs() < 0.5);
 }

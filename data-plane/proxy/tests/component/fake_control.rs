@@ -45,6 +45,8 @@ pub(crate) struct FakeControl {
     attempts: AtomicU64,
     /// How fast requests go to connections.
     paces: Arc<Mutex<BTreeMap<ConnectionId, Pace>>>,
+    /// So many admissions find that others were faster.
+    pub(crate) lost_races: AtomicU64,
     /// Decisions take for ever.
     pub(crate) silent: AtomicBool,
     /// Notes are looked for, for ever.
@@ -159,6 +161,7 @@ impl FakeControl {
             handoffs: Mutex::default(),
             attempts: AtomicU64::new(0),
             paces: Arc::default(),
+            lost_races: AtomicU64::new(0),
             silent: AtomicBool::new(false),
             forgets_notes: AtomicBool::new(false),
             panics: AtomicBool::new(false),
@@ -399,11 +402,20 @@ impl ControlPort for FakeControl {
             plane: PlaneIncarnation(8),
             number: self.attempts.fetch_add(1, Ordering::Relaxed),
         };
+        let lost = &self.lost_races;
+        let (write, read) = (Ordering::Relaxed, Ordering::Relaxed);
+        if !ask.look
+            && lost
+                .fetch_update(write, read, |left| left.checked_sub(1))
+                .is_ok()
+        {
+            return Admission::Full;
+        }
         let now = self.now();
         let mut paces = self.paces.lock();
         let pace = paces.entry(ask.connection.clone()).or_default();
         let admitted = if ask.look {
-            pace.clone().admit(attempt, ask.limits, now)
+            pace.look(attempt.plane, ask.limits, now)
         } else {
             pace.admit(attempt, ask.limits, now)
         };

@@ -113,15 +113,15 @@ async fn what_ended_is_free_with_the_same_question(#[case] look: bool) {
 #[tokio::test]
 async fn a_place_that_comes_free_goes_to_the_data_plane_that_waits_longest() {
     let (_store, lanes) = replica();
-    assert_eq!(admit(&lanes, &asks(1, 1)).await, NOW);
-    assert_eq!(admit(&lanes, &looks(2, 1)).await, FULL);
+    assert_eq!(admit(&lanes, &asks(2, 1)).await, NOW);
+    assert_eq!(admit(&lanes, &looks(1, 1)).await, FULL);
     // What ends the request that ran asks first.
     let next = Asks {
         ended: BTreeSet::from([1]),
-        ..looks(1, 2)
+        ..looks(2, 2)
     };
     assert_eq!(admit(&lanes, &next).await, FULL);
-    assert_eq!(admit(&lanes, &asks(1, 3)).await, FULL);
-    assert_eq!(admit(&lanes, &looks(2, 2)).await, NOW);
-    assert_eq!(admit(&lanes, &asks(2, 3)).await, NOW);
+    assert_eq!(admit(&lanes, &asks(2, 3)).await, FULL);
+    assert_eq!(admit(&lanes, &looks(1, 2)).await, NOW);
+    assert_eq!(admit(&lanes, &asks(1, 3)).await, NOW);
 }

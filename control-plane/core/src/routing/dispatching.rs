@@ -90,7 +90,7 @@ impl Driver<'_> {
             connection: account.connection.id.clone(),
             model: target.model.clone(),
             needs_probe,
-            permit: permits::demand(input.config, route, account.connection),
+            permit: permits::demand(input.config, input.facts, route, account.connection),
             report_at_readiness: needs_probe || !account.clean,
             decided_on: input.view.version(Shard::of_provider(provider)),
             epoch: self.epoch(provider),

@@ -6,12 +6,14 @@
 //! | `quota-share` | another target that has one; else wait, and in the end go on without |
 //! | `round-robin` | another target that has one; else wait, and in the end another target |
 //! | any other, and requests that name no combo | another target that has one; else wait, and in the end be refused (`sessions-and-streams.md` §3.1) |
+//! | `fusion` and `pipeline`: members of a panel, and steps | another account that has one; no wait ([`plan::never_waits`]) |
 
 use crate::config::{ComboConfig, Config, Connection, Strategy};
 use crate::permit;
 
-use super::Rejection;
+use super::plan;
 use super::resolve::Route;
+use super::{Rejection, RequestFacts};
 
 /// Terminal reason, and code unless the request waited, where full accounts are all that is left.
 pub(super) const ALL_FULL: &str = "concurrency_cap";
@@ -113,6 +115,7 @@ impl PermitQueue {
 /// What a dispatch of this route to this connection needs.
 pub(super) fn demand(
     config: &Config,
+    facts: &RequestFacts,
     route: &Route<'_>,
     connection: &Connection,
 ) -> Option<PermitDemand> {
@@ -125,6 +128,7 @@ pub(super) fn demand(
             }
             PermitPolicy::WaitThenSend(queue)
         }
+        _ if plan::never_waits(route, facts) => PermitPolicy::Skip,
         (Some(_), Strategy::RoundRobin) => PermitPolicy::WaitThenSkip(queue),
         (Some(_) | None, _) if queue.depth > 0 => PermitPolicy::WaitThenRefuse(queue),
         (Some(_) | None, _) => PermitPolicy::Skip,

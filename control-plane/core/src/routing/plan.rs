@@ -222,25 +222,25 @@ fn judge(route: &Route<'_>, config: Option<&FusionConfig>) -> Option<Judge> {
     })))
 }
 
-/// How the targets of a part are walked.
+/// Whether the request is a part that waits for no account: neither until it has cooled down nor for a place on it.
 ///
-/// The others of a panel go on without a member that cannot be used now, so it waits for nothing; its judge waits like
-/// any request. Steps of a pipeline are tried again as `routing.md` §8.19 says and not otherwise: waits of several steps
-/// would add up.
+/// The others of a panel go on without a member that cannot be used now; its judge waits like any request. Waits of
+/// several steps of a pipeline would add up.
+pub(super) fn never_waits(route: &Route<'_>, facts: &RequestFacts) -> bool {
+    facts.member.is_some() && (facts.of_panel || route.strategy == Strategy::Pipeline)
+}
+
+/// How the targets of a part are walked. Steps of a pipeline are tried again as `routing.md` §8.19 says and not
+/// otherwise.
 pub(super) fn terms_of_part(route: &Route<'_>, facts: &RequestFacts) -> Terms {
-    let terms = route.terms;
-    match route.strategy {
-        Strategy::Pipeline => Terms {
-            wait: WaitPolicy::NEVER,
-            max_set_retries: 0,
-            ..terms
-        },
-        _ if facts.of_panel => Terms {
-            wait: WaitPolicy::NEVER,
-            ..terms
-        },
-        _ => terms,
+    let mut terms = route.terms;
+    if never_waits(route, facts) {
+        terms.wait = WaitPolicy::NEVER;
     }
+    if route.strategy == Strategy::Pipeline {
+        terms.max_set_retries = 0;
+    }
+    terms
 }
 
 /// The targets of one step, and what orders them where the step is a combo.

@@ -65,6 +65,30 @@ fn a_part_whose_account_cools_is_refused_at_once(#[case] strategy: &str, #[case]
     assert_eq!((rejection.pool_size, rejection.attempted), (2, 2));
 }
 
+/// What a part does where the places of its account are all taken.
+#[rstest]
+#[case::a_panel_member("fusion", Some(0), true, false)]
+#[case::a_judge("fusion", Some(0), false, true)]
+#[case::a_step("pipeline", Some(0), false, false)]
+fn only_a_judge_waits_for_a_place(
+    #[case] strategy: &str,
+    #[case] member: Option<u32>,
+    #[case] of_panel: bool,
+    #[case] waits: bool,
+) {
+    let mut world = two_steps(strategy, json!({}));
+    let mut document = Document::clone(&world.config.document);
+    for account in &mut document.connections {
+        account.max_concurrent = Some(1);
+    }
+    world.config = Config::build(document, 1, &Overrides::default()).unwrap();
+    world.facts.member = member;
+    world.facts.of_panel = of_panel;
+    let policy = world.dispatch().permit.unwrap().policy;
+    assert_eq!(policy.queue().is_some(), waits);
+    assert_eq!(policy == PermitPolicy::Skip, !waits);
+}
+
 #[test]
 fn one_step_waits_like_any_request() {
     let mut world = two_steps("pipeline", json!({}));

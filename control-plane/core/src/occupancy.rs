@@ -16,10 +16,14 @@ pub const MAX_OCCUPANTS: usize = 16_384;
 #[derive(Debug, Default)]
 pub struct Occupancy {
     accounts: BTreeMap<ConnectionId, BTreeMap<SessionKey, Occupant>>,
-    occupants: usize,
+    /// Every occupant by when its time is over and its number.
+    ends: BTreeMap<(Timestamp, u64), Whose>,
     /// The number of the next occupant.
     next: u64,
 }
+
+/// The account and the session of an occupant.
+type Whose = (ConnectionId, SessionKey);
 
 #[derive(Debug)]
 struct Occupant {
@@ -55,31 +59,35 @@ impl Occupancy {
         session: &SessionKey,
         now: Timestamp,
     ) -> Option<Reservation> {
+        self.prune(now);
         let sessions = self.accounts.get(connection);
-        let is_new = sessions.is_none_or(|sessions| !sessions.contains_key(session));
-        if is_new && self.occupants >= MAX_OCCUPANTS {
-            self.prune(now);
-            if self.occupants >= MAX_OCCUPANTS {
-                return None;
-            }
-        }
-        let next = self.next;
-        let sessions = self.accounts.entry(connection.clone()).or_default();
         let before = sessions
-            .remove(session)
-            .filter(|occupant| occupant.until > now);
-        let (number, requests) = match &before {
-            Some(occupant) => (occupant.number, occupant.requests),
-            None => (next, 0),
+            .and_then(|sessions| sessions.get(session))
+            .map(|occupant| (occupant.number, occupant.requests, occupant.until));
+        let (number, requests) = match before {
+            Some((number, requests, until)) => {
+                self.ends.remove(&(until, number));
+                (number, requests)
+            }
+            None if self.ends.len() >= MAX_OCCUPANTS => return None,
+            None => {
+                let number = self.next;
+                self.next = number.saturating_add(1);
+                (number, 0)
+            }
         };
-        let occupant = Occupant {
-            number,
-            requests: requests.saturating_add(1),
-            until: now.plus_ms(OCCUPANCY_TTL_MS),
-        };
-        sessions.insert(session.clone(), occupant);
-        self.occupants = self.occupants.saturating_add(usize::from(is_new));
-        self.next = next.saturating_add(u64::from(before.is_none()));
+        let until = now.plus_ms(OCCUPANCY_TTL_MS);
+        let whose = (connection.clone(), session.clone());
+        self.ends.insert((until, number), whose);
+        let sessions = self.accounts.entry(connection.clone()).or_default();
+        sessions.insert(
+            session.clone(),
+            Occupant {
+                number,
+                requests: requests.saturating_add(1),
+                until,
+            },
+        );
         Some(Reservation {
             connection: connection.clone(),
             session: session.clone(),
@@ -94,66 +102,64 @@ impl Occupancy {
             session,
             number,
         } = reservation;
-        let Some(sessions) = self.accounts.get_mut(&connection) else {
+        let sessions = self.accounts.get_mut(&connection);
+        let occupant = sessions.and_then(|sessions| sessions.get_mut(&session));
+        let Some(occupant) = occupant.filter(|occupant| occupant.number == number) else {
             return;
         };
-        let Some(occupant) = sessions.get_mut(&session) else {
-            return;
-        };
-        if occupant.number != number {
-            return;
-        }
         occupant.requests = occupant.requests.saturating_sub(1);
-        if occupant.requests > 0 {
-            return;
-        }
-        sessions.remove(&session);
-        self.occupants = self.occupants.saturating_sub(1);
-        if sessions.is_empty() {
-            self.accounts.remove(&connection);
+        if occupant.requests == 0 {
+            let until = occupant.until;
+            self.ends.remove(&(until, number));
+            self.forget(&connection, &session);
         }
     }
 
     /// How many other sessions are on an account. The fewer, the more available it is to this one.
     #[must_use]
     pub fn others(
-        &self,
+        &mut self,
         connection: &ConnectionId,
         session: Option<&SessionKey>,
         now: Timestamp,
     ) -> usize {
-        let sessions = self.accounts.get(connection).into_iter().flatten();
-        sessions
-            .filter(|(other, occupant)| Some(*other) != session && occupant.until > now)
-            .count()
+        self.prune(now);
+        let sessions = self.accounts.get(connection);
+        sessions.map_or(0, |sessions| others_of(sessions, session))
     }
 
     /// The account to use where another rule selected one: the most available whose priority is at most one step
     /// behind, and the selected one unless that is really better.
     #[must_use]
     pub fn swap<'a>(
-        &self,
+        &mut self,
         selected: Peer<'a>,
         peers: &[Peer<'a>],
         session: Option<&SessionKey>,
         now: Timestamp,
     ) -> Peer<'a> {
-        let others = |connection: &ConnectionId| self.others(connection, session, now);
+        self.prune(now);
+        let others = |connection: &ConnectionId| {
+            let sessions = self.accounts.get(connection);
+            sessions.map_or(0, |sessions| others_of(sessions, session))
+        };
         swap(selected, peers.iter().copied(), others)
     }
 
-    /// Which accounts how many other sessions are on, the most occupied first, at most `limit` of them.
+    /// Which accounts how many other sessions are on, the most occupied first, at most `limit` of them. It looks at every
+    /// account and at no session.
     #[must_use]
     pub fn of_others(
-        &self,
+        &mut self,
         session: Option<&SessionKey>,
         now: Timestamp,
         limit: usize,
     ) -> Vec<(ConnectionId, u32)> {
+        self.prune(now);
         let mut occupied: Vec<(ConnectionId, u32)> = self
             .accounts
-            .keys()
-            .map(|connection| (connection, self.others(connection, session, now)))
+            .iter()
+            .map(|(connection, sessions)| (connection, others_of(sessions, session)))
             .filter(|(_, others)| *others > 0)
             .map(|(connection, others)| {
                 (
@@ -170,22 +176,38 @@ impl Occupancy {
     /// How many pairs of account and session are known.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.occupants
+        self.ends.len()
     }
 
     /// No session is on any account.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.occupants == 0
+        self.ends.is_empty()
     }
 
+    /// Forgets the occupants whose time is over.
     fn prune(&mut self, now: Timestamp) {
-        self.accounts.retain(|_, sessions| {
-            sessions.retain(|_, occupant| occupant.until > now);
-            !sessions.is_empty()
-        });
-        self.occupants = self.accounts.values().map(BTreeMap::len).sum();
+        while let Some(first) = self.ends.first_entry()
+            && first.key().0 <= now
+        {
+            let (connection, session) = first.remove();
+            self.forget(&connection, &session);
+        }
     }
+
+    fn forget(&mut self, connection: &ConnectionId, session: &SessionKey) {
+        if let Some(sessions) = self.accounts.get_mut(connection) {
+            sessions.remove(session);
+            if sessions.is_empty() {
+                self.accounts.remove(connection);
+            }
+        }
+    }
+}
+
+fn others_of(sessions: &BTreeMap<SessionKey, Occupant>, session: Option<&SessionKey>) -> usize {
+    let own = session.is_some_and(|session| sessions.contains_key(session));
+    sessions.len().saturating_sub(usize::from(own))
 }
 
 /// As [`Occupancy::swap`], of accounts that `others` tells the other sessions of.

@@ -82,7 +82,7 @@ impl Occupants {
         if !minds_occupancy(config, facts) {
             return Vec::new();
         }
-        let occupancy = self.occupancy.lock();
+        let mut occupancy = self.occupancy.lock();
         if occupancy.is_empty() {
             return Vec::new();
         }

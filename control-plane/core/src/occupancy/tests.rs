@@ -25,7 +25,7 @@ fn a_session_occupies_an_account_until_its_last_request_ends() {
     assert_eq!(occupancy.others(&c1, Some(&two), at(2)), 1);
     occupancy.release(second);
     assert_eq!(occupancy.others(&c1, Some(&two), at(2)), 0);
-    assert_eq!((occupancy.occupants, occupancy.accounts.len()), (0, 0));
+    assert_eq!((occupancy.len(), occupancy.accounts.len()), (0, 0));
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn a_request_that_ends_late_does_not_end_what_came_after_its_time() {
     occupancy.reserve(&c1, &one, at(OCCUPANCY_TTL_MS)).unwrap();
     occupancy.release(late);
     assert_eq!(occupancy.others(&c1, None, at(OCCUPANCY_TTL_MS)), 1);
-    assert_eq!(occupancy.occupants, 1);
+    assert_eq!(occupancy.len(), 1);
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn as_many_are_known_as_may_be() {
             .reserve(&c1, &further, at(OCCUPANCY_TTL_MS))
             .is_some()
     );
-    assert_eq!(occupancy.occupants, 2);
+    assert_eq!(occupancy.len(), 2);
 }
 
 /// An occupancy with so many sessions on c0, c1 and so on.
@@ -88,7 +88,7 @@ fn the_most_occupied_are_told_first_and_ones_own_session_is_no_other() {
     let own = session("own");
     occupancy.reserve(&connection("c4"), &own, at(0));
     occupancy.reserve(&connection("c2"), &own, at(0));
-    let told = |session: Option<&SessionKey>, limit: usize| {
+    let mut told = |session: Option<&SessionKey>, limit: usize| {
         let told = occupancy.of_others(session, at(1), limit).into_iter();
         told.map(|(connection, others)| (connection.as_str().to_owned(), others))
             .collect::<Vec<_>>()
@@ -116,7 +116,7 @@ fn a_selected_account_is_swapped_for_a_more_available_one(
     #[case] priorities: &[u32],
     #[case] expected: &str,
 ) {
-    let occupancy = with_sessions(sessions);
+    let mut occupancy = with_sessions(sessions);
     let names: Vec<ConnectionId> = (0..sessions.len())
         .map(|index| connection(&format!("c{index}")))
         .collect();
@@ -130,4 +130,31 @@ fn a_selected_account_is_swapped_for_a_more_available_one(
         .collect();
     let swapped = occupancy.swap(peers[0], &peers, None, at(1));
     assert_eq!(swapped.connection.as_str(), expected);
+}
+
+/// Every session is known by one end, however often it comes, ends or goes by time.
+#[test]
+fn what_is_known_of_ends_and_of_accounts_agrees() {
+    let mut occupancy = Occupancy::default();
+    let mut held = Vec::new();
+    for step in 0..2_000_u64 {
+        let account = connection(&format!("c{}", step % 7));
+        let now = at(step.saturating_mul(1_000));
+        held.extend(occupancy.reserve(&account, &session(&(step % 97).to_string()), now));
+        if step % 3 == 0 && held.len() > 50 {
+            occupancy.release(held.remove(0));
+        }
+        let sessions = occupancy
+            .accounts
+            .values()
+            .map(BTreeMap::len)
+            .sum::<usize>();
+        assert_eq!(occupancy.len(), sessions);
+        let told = occupancy.of_others(None, now, usize::MAX);
+        let told: u32 = told.iter().map(|(_, others)| *others).sum();
+        assert_eq!(u32::try_from(sessions).unwrap(), told);
+    }
+    assert!(occupancy.len() > 97);
+    occupancy.prune(at(10_000_000));
+    assert!(occupancy.is_empty() && occupancy.accounts.is_empty());
 }

@@ -6,20 +6,34 @@
 
 use std::sync::Arc;
 
-use crate::config::{Config, Connection, ProviderEntry};
+use crate::config::{ComboTarget, Config, Connection, ProviderEntry};
 use crate::ids::ConnectionId;
 use crate::occupancy::{self, Peer};
 use crate::settings::ProviderClass;
 
 use super::accounts::Scene;
-use super::{RequestFacts, pinned};
+use super::{RequestFacts, pinned, resolve_request};
 
 /// Most accounts that a question tells of.
 pub const MAX_OCCUPIED: usize = 64;
 
-/// Whether it matters to a request which accounts others are using.
+/// Whether it matters to a request which accounts others are using: some target of it leaves the choice among OAuth
+/// accounts to their provider.
 #[must_use]
 pub fn minds_occupancy(config: &Config, facts: &RequestFacts) -> bool {
+    let is_choice = |target: &ComboTarget| {
+        let entry = config.provider(&target.provider);
+        target.connection.is_none()
+            && entry.is_some_and(|entry| {
+                entry.policy.class == ProviderClass::Oauth && entry.connections.len() > 1
+            })
+    };
+    has_a_say(config, facts)
+        && resolve_request(config, facts).is_some_and(|route| route.targets.iter().any(is_choice))
+}
+
+/// Nothing that goes before it says which account it is.
+fn has_a_say(config: &Config, facts: &RequestFacts) -> bool {
     facts.forced_connection.is_none()
         && !pinned::is_managed(facts)
         && !pinned::is_kept(config, facts)
@@ -37,7 +51,7 @@ pub(super) fn less_occupied<'a>(
     let occupied = &input.so_far.occupied;
     if occupied.is_empty()
         || entry.policy.class != ProviderClass::Oauth
-        || !minds_occupancy(input.config, input.facts)
+        || !has_a_say(input.config, input.facts)
     {
         return selected;
     }

@@ -91,3 +91,31 @@ fn a_session_that_is_kept_together_stays() {
     off.facts.forced_connection = Some(connection("a"));
     assert!(!minds_occupancy(&off.config, &off.facts));
 }
+
+/// Who has no choice among OAuth accounts need not be told who uses them.
+#[rstest]
+#[case::a_choice("oauth", 3, "p/m", true)]
+#[case::by_a_combo("oauth", 3, "plain", true)]
+#[case::accounts_of_another_class("apikey", 3, "p/m", false)]
+#[case::one_account("oauth", 1, "p/m", false)]
+#[case::accounts_that_a_combo_orders("oauth", 3, "ordered", false)]
+#[case::an_account_that_a_step_names("oauth", 3, "named", false)]
+fn only_who_has_a_choice_is_told(
+    #[case] class: &str,
+    #[case] accounts: usize,
+    #[case] model: &str,
+    #[case] minds: bool,
+) {
+    let mut world = world(class, json!({}));
+    let mut document = Document::clone(&world.config.document);
+    document.connections.truncate(accounts);
+    for combo in [
+        json!({"name": "plain", "steps": ["p/m"]}),
+        json!({"name": "named", "steps": [{"model": "p/m", "connection": "a"}]}),
+    ] {
+        document.combos.push(serde_json::from_value(combo).unwrap());
+    }
+    world.config = Config::build(document, 1, &Overrides::default()).unwrap();
+    world.facts.model = model.to_owned();
+    assert_eq!(minds_occupancy(&world.config, &world.facts), minds);
+}

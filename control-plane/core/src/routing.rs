@@ -157,6 +157,9 @@ pub struct RequestFacts {
     /// The connection of the request's lease, once it is placed: nothing is sent elsewhere. The others are not excluded,
     /// they are not looked at.
     pub leased: Option<ConnectionId>,
+    /// The connection whose permit the request waited for and holds: it goes there or is decided anew. The others are not
+    /// excluded, they are not looked at.
+    pub granted: Option<ConnectionId>,
     /// Only this top-level step of the combo: the request is a part of a [`Plan`].
     pub member: Option<u32>,
     /// The part is asked together with others, which need not wait for it: a member of a panel, not its judge.
@@ -221,6 +224,7 @@ impl RequestFacts {
             protocol,
             forced_connection: None,
             leased: None,
+            granted: None,
             member: None,
             of_panel: false,
             embedding: false,

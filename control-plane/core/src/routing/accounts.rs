@@ -213,11 +213,12 @@ impl<'a> Scene<'a> {
     ) -> Result<Option<Account<'a>>, Halt> {
         let entry = self.input.config.provider(&target.provider);
         let mut accounts = entry.map_or(&[][..], |entry| self.accounts(target, entry));
-        if let Some(leased) = &self.input.facts.leased {
+        let facts = self.input.facts;
+        if let Some(leased) = &facts.leased {
             accounts = self.leased(target, leased);
-            if accounts.is_empty() {
-                return Ok(None);
-            }
+        }
+        if accounts.is_empty() && (facts.leased.is_some() || facts.granted.is_some()) {
+            return Ok(None);
         }
         let (Some(entry), false) = (entry, accounts.is_empty()) else {
             excluded.push(no_account(target));
@@ -225,15 +226,17 @@ impl<'a> Scene<'a> {
         };
         let surroundings = self.surroundings(target, entry, at);
         let is_kept = match &target.connection {
-            None => accounts.len() > 1,
+            None => entry.connections.len() > 1,
             Some(_) => target.expanded,
         };
+        let is_granted = self.input.facts.granted.is_some();
         let session = if is_kept {
             pinned::session(self, &target.provider)?
         } else {
             None
         };
         if target.connection.is_none()
+            && !is_granted
             && let Some(session) = &session
             && let Some(account) = pinned::place(
                 self,
@@ -273,7 +276,7 @@ impl<'a> Scene<'a> {
                 } else {
                     connection
                 };
-                let session = session.filter(|_| target.expanded);
+                let session = session.filter(|_| target.expanded || is_granted);
                 return Ok(Some(Account {
                     pin: session.and_then(|session| {
                         pinned::follow(self, &session, connection, &surroundings, past)
@@ -354,7 +357,8 @@ impl<'a> Scene<'a> {
             Some(connection)
                 if connection.provider == target.provider
                     && may_be(&target.connection)
-                    && may_be(&self.input.facts.forced_connection) =>
+                    && may_be(&self.input.facts.forced_connection)
+                    && may_be(&self.input.facts.granted) =>
             {
                 std::slice::from_ref(connection)
             }
@@ -372,12 +376,15 @@ impl<'a> Scene<'a> {
     }
 
     /// The accounts that a target could use, in order: its own connection when it is pinned, the one the
-    /// operator named when that is at the provider, else all of the provider.
+    /// operator named when that is at the provider, else all of the provider; of these only the one whose permit the
+    /// request holds, if it waited for one.
     fn accounts(&self, target: &ComboTarget, entry: &'a ProviderEntry) -> &'a [Arc<Connection>] {
-        let single = match (&target.connection, &self.input.facts.forced_connection) {
-            (Some(pinned), _) => pinned,
-            (None, Some(forced)) => forced,
+        let facts = self.input.facts;
+        let named = (target.connection.as_ref()).or(facts.forced_connection.as_ref());
+        let single = match (named, &facts.granted) {
             (None, None) => return &entry.connections,
+            (Some(named), Some(granted)) if named != granted => return &[],
+            (Some(one), _) | (None, Some(one)) => one,
         };
         match self.input.config.connections.get(single) {
             Some(connection) if connection.provider == target.provider => {

@@ -140,7 +140,8 @@ pub(super) fn place<'a>(
     })
 }
 
-/// What becomes of the pin when the strategy of a combo sends the session to this account.
+/// What becomes of the pin when the strategy of a combo, or the permit that it waited for, sends the session to this
+/// account.
 pub(super) fn follow(
     scene: &Scene<'_>,
     session: &Session,

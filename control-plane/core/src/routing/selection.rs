@@ -63,6 +63,7 @@ pub fn ordinary_selection(input: &Input<'_>, speaks: Speaks) -> OrdinarySelectio
     let of = |protocol| RequestFacts {
         protocol,
         leased: None,
+        granted: None,
         ..input.facts.clone()
     };
     let (openai, anthropic) = (of(Protocol::Openai), of(Protocol::Anthropic));

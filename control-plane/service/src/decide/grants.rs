@@ -12,8 +12,8 @@ use tidegate_core::config::Config;
 use tidegate_core::ids::{AttemptId, ConnectionId, EgressId, ProviderId, Shard};
 use tidegate_core::permit;
 use tidegate_core::routing::{
-    AttemptsSoFar, Decision, DecisionTurns, Dispatch, ExclusionReason, Input, PermitPolicy,
-    RequestFacts, View as RoutingView, WithFull, decide, remaining_ms,
+    AttemptsSoFar, Decision, DecisionTurns, Dispatch, Input, PermitPolicy, RequestFacts,
+    View as RoutingView, WithFull, decide, remaining_ms,
 };
 use tidegate_core::state::{ConnectionState, ProviderState};
 use tidegate_core::telemetry::fleet::Fleet;
@@ -102,19 +102,15 @@ impl Decider {
     pub(super) async fn with_grants(self: &Arc<Self>, question: Question<'_>) -> Granted {
         if let Some(granted) = &question.permits.granted {
             let facts = RequestFacts {
-                forced_connection: Some(granted.clone()),
+                granted: Some(granted.clone()),
                 ..question.facts.clone()
             };
             let there = Question {
                 facts: &facts,
                 ..question
             };
-            let mut answer = self.take_grants(there).await;
-            if let Decision::Dispatch(dispatch) = &mut answer.decision {
-                // The others are not excluded, only not looked at.
-                dispatch
-                    .excluded
-                    .retain(|exclusion| exclusion.reason != ExclusionReason::NotAllowed);
+            let answer = self.take_grants(there).await;
+            if matches!(answer.decision, Decision::Dispatch(_)) {
                 return answer;
             }
         }

@@ -17,6 +17,7 @@ use crate::fleet::{
 };
 
 mod many;
+mod sessions;
 
 /// Data planes of these tests.
 const PLANE: u64 = 7;

@@ -248,9 +248,48 @@ fn nothing_that_may_be_used_leaves_the_pin_alone() {
     assert_eq!(world.pinned().as_deref(), Some("c"));
 }
 
+/// Who waited for a place goes where it got it; the pin is made or kept up as without a wait.
+#[rstest]
+#[case::no_pin(None, |_: &mut World| {}, Some("b"))]
+#[case::pinned_there(Some("b"), |world: &mut World| world.now = START.plus_ms(TTL_MS / 2), Some("b"))]
+#[case::pinned_where_all_places_are_taken(Some("c"), |world: &mut World| {
+    world.view.full.insert(connection("c"));
+}, None)]
+#[case::pinned_where_a_place_is_free_by_now(Some("c"), |_: &mut World| {}, None)]
+#[case::pinned_where_it_may_not_go(Some("c"), |world: &mut World| world.cool("c"), Some("b"))]
+fn a_request_that_waited_keeps_its_session_together(
+    #[case] pinned: Option<&str>,
+    #[case] change: fn(&mut World),
+    #[case] written: Option<&str>,
+    #[values(Strategy::Priority, Strategy::RoundRobin, Strategy::Headroom)] strategy: Strategy,
+) {
+    let mut world = world_of(&ACCOUNTS, &["p/m"], strategy, TTL_MS);
+    world.store(None);
+    if let Some(pinned) = pinned {
+        world.pin(pinned);
+    }
+    change(&mut world);
+    world.facts.granted = Some(connection("b"));
+    let dispatch = world.dispatch();
+    assert_eq!(dispatch.connection.as_str(), "b");
+    assert_eq!(dispatch.excluded, []);
+    let write = dispatch.pin.and_then(|write| write.change.after);
+    let to = write.map(|pin| pin.connection.to_string());
+    assert_eq!(to.as_deref(), written);
+}
+
 /// What names an account goes before pins, and leaves them alone.
 #[rstest]
 #[case::an_operator(|world: &mut World| world.facts.forced_connection = Some(connection("b")))]
+#[case::an_operator_after_a_wait(|world: &mut World| {
+    world.facts.forced_connection = Some(connection("b"));
+    world.facts.granted = Some(connection("b"));
+})]
+#[case::a_step_after_a_wait(|world: &mut World| {
+    let settings = json!({"sessionAffinityTtlMs": TTL_MS});
+    world.config = World::combo(&ACCOUNTS, &["p/b/m"], json!({}), settings).config;
+    world.facts.granted = Some(connection("b"));
+})]
 #[case::a_step(|world: &mut World| {
     let settings = json!({"sessionAffinityTtlMs": TTL_MS});
     world.config = World::combo(&ACCOUNTS, &["p/b/m"], json!({}), settings).config;

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tidegate_core::affinity::AttemptEnd;
 use tidegate_core::classify::{Classification, ClassifyContext, classify};
-use tidegate_core::config::Config;
+use tidegate_core::config::{Config, ProviderEntry};
 use tidegate_core::ids::{AttemptId, EgressId, KeyId};
 use tidegate_core::outcome::{Attempt, Outcome};
 use tidegate_core::pace::LinePace;
@@ -285,6 +285,11 @@ impl Decider {
             connection,
             ..
         } = &failed.attempt;
+        // Where there is nothing to choose from, nothing is pinned.
+        let has_choice = |it: &ProviderEntry| it.connections.len() > 1;
+        if !config.provider(provider).is_some_and(has_choice) {
+            return;
+        }
         if let Some(key) = pin_key(config, facts, provider) {
             let limits = self.pin_limits(deadline);
             self.pins.after_attempt(&key, connection, end, limits).await;

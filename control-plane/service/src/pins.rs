@@ -72,6 +72,14 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
+    /// As much for all calls as for one.
+    fn of_one_call(self, now: Instant) -> Self {
+        Self {
+            deadline: self.deadline.min(now + self.call),
+            ..self
+        }
+    }
+
     /// What is left for one call.
     fn left(self, now: Instant) -> Duration {
         self.call.min(self.deadline.saturating_duration_since(now))
@@ -190,7 +198,8 @@ impl Pins {
         }
     }
 
-    /// An attempt of the session ended without success: its pin goes if it names the connection that was tried.
+    /// An attempt of the session ended without success: its pin goes if it names the connection that was tried. All of it
+    /// takes no longer than one call may, since what is decided next has more use for the time.
     pub(crate) async fn after_attempt(
         &self,
         key: &PinKey,
@@ -201,6 +210,7 @@ impl Pins {
         if end == AttemptEnd::Abandoned {
             return;
         }
+        let limits = limits.of_one_call(local_now());
         // Not what was known a moment ago: the pin may be younger.
         let Some(mut standing) = self.ask(key, limits).await else {
             self.count(PinEvent::ReadFailed);

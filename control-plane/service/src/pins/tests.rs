@@ -23,9 +23,14 @@ struct Replica {
 
 impl World {
     fn new() -> Self {
+        Self::within(Duration::from_millis(5))
+    }
+
+    /// The store is waited for so long.
+    fn within(limit: Duration) -> Self {
         let memory = Arc::new(MemoryHotStore::default());
         Self {
-            store: FaultyHotStore::new(memory, Duration::from_millis(5)),
+            store: FaultyHotStore::new(memory, limit),
             clock: Arc::new(Clock::new()),
         }
     }
@@ -160,6 +165,41 @@ async fn a_failure_takes_the_pin_of_its_connection_away(
     let other = world.replica();
     assert_eq!(connection_in(&other.read().await).is_none(), breaks);
     assert_eq!(two.counted("deleted"), u64::from(breaks));
+}
+
+/// What is decided after a failure has more use for the time.
+#[rstest]
+#[case::fast(20, true)]
+#[case::slow(60, false)]
+#[tokio::test(start_paused = true)]
+async fn taking_a_pin_away_takes_no_longer_than_one_call(
+    #[case] each_way_ms: u64,
+    #[case] breaks: bool,
+) {
+    let world = World::within(CALL);
+    let replica = world.replica();
+    let mut read = replica.read().await;
+    replica
+        .write(&mut read, Some(world.pin("a")))
+        .await
+        .unwrap();
+    world
+        .store
+        .delay_each_way(Duration::from_millis(each_way_ms));
+    let began = local_now();
+    let limits = Limits {
+        deadline: began + CALL * 5,
+        ..limits()
+    };
+    let tried = connection("a");
+    let end = AttemptEnd::FailedOver;
+    replica
+        .pins
+        .after_attempt(&key(), &tried, end, limits)
+        .await;
+    assert!(local_now().saturating_duration_since(began) <= CALL);
+    assert_eq!(replica.counted("deleted"), u64::from(breaks));
+    assert_eq!(replica.counted("write_failed"), u64::from(!breaks));
 }
 
 #[tokio::test]

@@ -82,7 +82,8 @@ pub enum AttemptEnd {
     FailedOver,
     /// The target took longer than its combo allows.
     TargetTimeout,
-    /// The client went away, or another attempt of a hedge was faster.
+    /// It says nothing of the connection: the client went away, another attempt of a hedge was faster, or a limit of our
+    /// own passed.
     Abandoned,
 }
 
@@ -131,7 +132,7 @@ impl AttemptEnd {
     #[must_use]
     pub fn of(outcome: &Outcome, classification: &Classification) -> Self {
         match outcome {
-            Outcome::Local(LocalFault::ExecutionExpired) => Self::TargetTimeout,
+            Outcome::Local(LocalFault::TargetExpired) => Self::TargetTimeout,
             Outcome::Success | Outcome::ClientAbort | Outcome::Local(_) => Self::Abandoned,
             Outcome::Response(_) | Outcome::Transport(_) | Outcome::Stream(_) => {
                 let fails_over = classification.account_fallback

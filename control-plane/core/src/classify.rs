@@ -407,7 +407,7 @@ fn local(fault: LocalFault) -> Classification {
         LocalFault::PermitRefused => (503, true),
         // A target that hangs would take its whole time limit with each of its accounts: the next target is asked
         // (`routing.md` §5.3, 2a).
-        LocalFault::ExecutionExpired => (504, false),
+        LocalFault::ExecutionExpired | LocalFault::TargetExpired => (504, false),
         LocalFault::LeaseConflict => (409, false),
         LocalFault::ControlPlaneUnreachable => (503, false),
         LocalFault::Internal => (500, false),

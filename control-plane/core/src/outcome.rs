@@ -131,6 +131,8 @@ pub enum LocalFault {
     QueueFull,
     /// The execution limit passed before the upstream answered.
     ExecutionExpired,
+    /// The time that a combo gives one of its targets passed (`routing.md` §5.3).
+    TargetExpired,
     /// A permit was not granted in time, or its queue was full.
     PermitRefused,
     /// The request was not, or no longer, allowed to use its connection.

@@ -25,8 +25,6 @@ use crate::upstream::{Pieces, Upstream};
 const MAX_ERROR_BYTES: usize = 256 * 1024;
 /// Time for an error's body once its head is here; what has come by then must do.
 const ERROR_BODY_TIME: Duration = Duration::from_secs(5);
-/// A limit of ours passed: the time for one target of a combo, or for one execution.
-const GIVEN_UP: Outcome = Outcome::Local(LocalFault::ExecutionExpired);
 /// What of an upstream's headers reaches the client.
 const HANDED_ON: [HeaderName; 6] = [
     CONTENT_TYPE,
@@ -123,21 +121,22 @@ impl Clock {
 
     /// The same, or the moment when a limit of ours passes that holds in this phase.
     fn by_in(&self, phase: Phase, limit: Option<Duration>) -> Option<Instant> {
-        [self.by(limit), self.own_end(phase)]
-            .into_iter()
-            .flatten()
-            .min()
+        let own = self.own_end(phase).map(|(end, _)| end);
+        [self.by(limit), own].into_iter().flatten().min()
     }
 
-    /// When a limit of ours passes, of which nobody is to blame.
-    fn own_end(&self, phase: Phase) -> Option<Instant> {
+    /// When a limit of ours passes, of which nobody is to blame, and which: the time for one target of a combo, or for
+    /// one execution.
+    fn own_end(&self, phase: Phase) -> Option<(Instant, LocalFault)> {
+        let target = self.target_end.map(|end| (end, LocalFault::TargetExpired));
+        let execution = (self.execution_end).map(|end| (end, LocalFault::ExecutionExpired));
         match phase {
-            Phase::Headers => [self.target_end, self.execution_end]
+            Phase::Headers => [target, execution]
                 .into_iter()
                 .flatten()
-                .min(),
-            Phase::Readiness => self.execution_end,
-            Phase::Body => self.target_end,
+                .min_by_key(|(end, _)| *end),
+            Phase::Readiness => execution,
+            Phase::Body => target,
         }
     }
 
@@ -145,9 +144,15 @@ impl Clock {
         self.end.is_some_and(|end| end <= Instant::now())
     }
 
-    /// Such a limit has passed.
-    fn gives_up(&self, phase: Phase) -> bool {
-        !self.is_over() && self.own_end(phase).is_some_and(|end| end <= Instant::now())
+    /// The attempt's end when such a limit has passed.
+    fn given_up(&self, phase: Phase) -> Option<Outcome> {
+        let (end, fault) = self.own_end(phase)?;
+        (end <= Instant::now() && !self.is_over()).then_some(Outcome::Local(fault))
+    }
+
+    /// What it means that a limit of this phase passed, `fault` being that of the upstream.
+    fn passed_in(&self, phase: Phase, fault: StreamFault) -> Outcome {
+        self.given_up(phase).unwrap_or_else(|| self.passed(fault))
     }
 
     /// What it means that a limit passed: the attempt's own end outweighs the smaller one.
@@ -182,8 +187,10 @@ pub(crate) async fn attempt(
         Err(Elapsed) if clock.is_over() => {
             return failed(Outcome::Stream(StreamFault::DeadlineExceeded));
         }
-        Err(Elapsed) if clock.gives_up(Phase::Headers) => return failed(GIVEN_UP),
-        Err(Elapsed) => return failed(Outcome::Transport(TransportFault::HeadersTimeout)),
+        Err(Elapsed) => {
+            let late = Outcome::Transport(TransportFault::HeadersTimeout);
+            return failed(clock.given_up(Phase::Headers).unwrap_or(late));
+        }
     };
     sees(response.headers());
     let status = response.status();
@@ -218,8 +225,7 @@ async fn stream(response: Response<Incoming>, dialect: Dialect, clock: Clock) ->
             Some(body) => Observed::Failed(embedded(&head.headers, body)),
             None => failed(Outcome::Stream(fault)),
         },
-        Err(Elapsed) if clock.gives_up(Phase::Readiness) => failed(GIVEN_UP),
-        Err(Elapsed) => failed(clock.passed(StreamFault::ReadinessTimeout)),
+        Err(Elapsed) => failed(clock.passed_in(Phase::Readiness, StreamFault::ReadinessTimeout)),
     }
 }
 
@@ -316,8 +322,7 @@ async fn read_whole(mut body: Incoming, clock: Clock, max_bytes: usize) -> Resul
             Ok(Some(Ok(frame))) => frame,
             Ok(Some(Err(_))) => return Err(Outcome::Stream(StreamFault::EarlyEof)),
             Ok(None) => break,
-            Err(Elapsed) if clock.gives_up(Phase::Body) => return Err(GIVEN_UP),
-            Err(Elapsed) => return Err(clock.passed(StreamFault::IdleTimeout)),
+            Err(Elapsed) => return Err(clock.passed_in(Phase::Body, StreamFault::IdleTimeout)),
         };
         let Ok(data) = frame.into_data() else {
             continue;

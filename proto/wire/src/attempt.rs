@@ -223,6 +223,7 @@ fn local_to_proto(fault: LocalFault) -> common::LocalFault {
     match fault {
         LocalFault::QueueFull => common::LocalFault::QueueFull,
         LocalFault::ExecutionExpired => common::LocalFault::ExecutionExpired,
+        LocalFault::TargetExpired => common::LocalFault::TargetExpired,
         LocalFault::PermitRefused => common::LocalFault::PermitRefused,
         LocalFault::LeaseConflict => common::LocalFault::LeaseConflict,
         LocalFault::ControlPlaneUnreachable => common::LocalFault::ControlPlaneUnreachable,
@@ -234,6 +235,7 @@ fn local_from_proto(fault: i32) -> Result<LocalFault, WireError> {
     match common::LocalFault::try_from(fault) {
         Ok(common::LocalFault::QueueFull) => Ok(LocalFault::QueueFull),
         Ok(common::LocalFault::ExecutionExpired) => Ok(LocalFault::ExecutionExpired),
+        Ok(common::LocalFault::TargetExpired) => Ok(LocalFault::TargetExpired),
         Ok(common::LocalFault::PermitRefused) => Ok(LocalFault::PermitRefused),
         Ok(common::LocalFault::LeaseConflict) => Ok(LocalFault::LeaseConflict),
         Ok(common::LocalFault::ControlPlaneUnreachable) => Ok(LocalFault::ControlPlaneUnreachable),

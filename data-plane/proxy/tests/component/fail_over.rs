@@ -97,7 +97,7 @@ async fn a_target_that_takes_too_long_is_given_up(#[case] mode: Mode, #[case] st
     let heard = bench.control.heard();
     assert_eq!(
         heard.reports[0].0.outcome,
-        Outcome::Local(LocalFault::ExecutionExpired)
+        Outcome::Local(LocalFault::TargetExpired)
     );
 }
 

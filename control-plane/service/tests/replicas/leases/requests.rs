@@ -42,7 +42,7 @@ async fn vector_sessions_16_a_lease_without_a_connection_is_lost() {
         assert_eq!(ordinary(one.sent_to('A', 1).await), cooling);
         assert_eq!(code(one.standing('A', 1).await), "LEASE_FENCE_STALE");
     }
-    fleet.memory.step_clock(HOUR_MS);
+    fleet.memory.step_clock(HOUR_MS.cast_signed());
     let required = (409, "LEASE_REQUIRED".to_owned());
     eventually("the end of the cooldown", async || {
         let answer = one.sent_to('A', 1).await;
@@ -63,7 +63,7 @@ async fn vector_sessions_16_a_request_does_not_wait_for_a_lease_that_is_lost() {
         .await;
     let without_key = one.ask(decide_request(9, 2)).await;
     assert!(matches!(without_key, Step::Wait(_)), "{without_key:?}");
-    fleet.memory.step_clock(HOUR_MS);
+    fleet.memory.step_clock(HOUR_MS.cast_signed());
     eventually("the end of the cooldown", async || {
         one.acquire('A').await.is_ok()
     })

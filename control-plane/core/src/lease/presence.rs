@@ -169,6 +169,13 @@ impl Presence {
         self.close_if_idle()
     }
 
+    /// The lease may have ended or moved: what is in flight is asked about now, not only when it is due.
+    pub fn ask_soon(&mut self, now: Timestamp) {
+        if let Some(known) = &mut self.known {
+            known.renew_at = known.renew_at.min(now);
+        }
+    }
+
     /// When to renew next; `None` with nothing in flight, or when the horizon is too near.
     #[must_use]
     pub fn renew_at(&self) -> Option<Timestamp> {

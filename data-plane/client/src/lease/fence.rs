@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use tidegate_core::ids::{ConnectionId, KeyId};
 use tidegate_core::lease::{ActivityName, Grant, LeaseError, LeaseName};
+use tidegate_core::routing::View as _;
 use tidegate_proto::lease::v1 as proto;
 use tidegate_wire::WireError;
 use tidegate_wire::lease::{grant_from_proto, refusal_from_proto, registration_to_proto};
@@ -18,7 +19,7 @@ use tokio::time::{Instant, sleep};
 
 use super::ask::Persist;
 use super::leased::Leased;
-use super::presences::{Asking, Place};
+use super::presences::{Asking, Place, Shown};
 use crate::PlaneClient;
 use crate::client::Inner;
 
@@ -133,6 +134,7 @@ impl Inner {
     /// Renews what is in flight and cuts what has come to its horizon, until told to stop.
     pub(crate) async fn watch_leases(self: Arc<Self>) {
         loop {
+            self.leases.hear(|connection| self.shown_lease(connection));
             let due = self.leases.due();
             for (place, number) in due.renewals {
                 let inner = Arc::clone(&self);
@@ -154,6 +156,17 @@ impl Inner {
                 () = looks => {}
             }
         }
+    }
+
+    fn shown_lease(&self, connection: &ConnectionId) -> Option<Shown> {
+        let snapshot = self.snapshot.load();
+        let provider = &snapshot.as_ref()?.config.connection(connection)?.provider;
+        let state = self.view.connection(provider, connection)?;
+        let lease = state.lease.as_ref()?;
+        Some(Shown {
+            lease: lease.lease,
+            has_ended: lease.ended_at.is_some(),
+        })
     }
 
     async fn renew(&self, place: Place, number: u64) {

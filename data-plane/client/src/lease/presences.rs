@@ -10,7 +10,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tidegate_core::ids::{ConnectionId, KeyId, PlaneIncarnation};
 use tidegate_core::lease::{
-    ActivityName, Grant, LeaseError, LeaseName, Presence, RegistrationNumbers,
+    ActivityName, Grant, LeaseError, LeaseId, LeaseName, Presence, RegistrationNumbers,
 };
 use tidegate_core::time::Timestamp;
 use tokio::sync::Notify;
@@ -61,9 +61,18 @@ struct Slot {
     registered: bool,
     /// A renewal is under way.
     renewing: bool,
+    /// What the hot state showed last of the lease on its connection.
+    shown: Option<Shown>,
     /// Cancelled when what is in flight is cut.
     cut: CancellationToken,
     guard_ms: u64,
+}
+
+/// What the hot state shows of the lease on a connection, whichever owner's it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shown {
+    pub(super) lease: LeaseId,
+    pub(super) has_ended: bool,
 }
 
 /// What is due now.
@@ -114,6 +123,7 @@ impl Leases {
                     key: None,
                     registered: false,
                     renewing: false,
+                    shown: None,
                     cut: CancellationToken::new(),
                     guard_ms: 0,
                 })
@@ -134,6 +144,26 @@ impl Leases {
             lease: place.lease,
             plane: self.plane,
             number,
+        }
+    }
+
+    /// Takes in what is shown of the leases on connections. Where that has changed, or is an end, the authority is asked
+    /// at once about what is in flight, so that a release, a move or a new configuration is heard of without waiting for
+    /// the next renewal.
+    pub(super) fn hear(&self, shown: impl Fn(&ConnectionId) -> Option<Shown>) {
+        let now = self.now();
+        for (place, slot) in &mut self.state.lock().slots {
+            let Some(shown) = shown(&place.connection) else {
+                continue;
+            };
+            let before = slot.shown.replace(shown);
+            let is_news = match before {
+                Some(before) => before != shown,
+                None => shown.has_ended,
+            };
+            if is_news {
+                slot.presence.ask_soon(now);
+            }
         }
     }
 
@@ -384,6 +414,49 @@ mod tests {
             let asking = leases.ask(place(generation)).unwrap();
             assert!(asking.number > last);
             last = asking.number;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_in_flight_is_asked_about_when_something_else_is_shown() {
+        let shown = |lease, has_ended| {
+            Some(Shown {
+                lease: LeaseId(lease),
+                has_ended,
+            })
+        };
+        let key = KeyId::new("k").unwrap();
+        let leases = Arc::new(Leases::new(PlaneIncarnation(1), ClientMetrics::default()));
+        let grant = Grant {
+            lease_ms: 60_000,
+            horizon_ms: 30_000,
+            guard_ms: 500,
+        };
+        let asking = leases.ask(place(1)).unwrap();
+        asking.granted(&key, leases.now(), grant);
+        let _leased = asking.start(&key).unwrap();
+        let number = leases.state.lock().slots[&place(1)].presence.number();
+        // The end of the lease before, which is still seen; its own; its end; and that of its successor.
+        for (seen, is_asked) in [
+            (None, false),
+            (shown(1, true), true),
+            (shown(1, true), false),
+            (shown(2, false), true),
+            (shown(2, false), false),
+            (shown(2, true), true),
+            (shown(3, false), true),
+        ] {
+            leases.hear(|_| seen);
+            let renewals = leases.due().renewals;
+            let expected = if is_asked {
+                vec![(place(1), number)]
+            } else {
+                Vec::new()
+            };
+            assert_eq!(renewals, expected, "{seen:?}");
+            if is_asked {
+                leases.renewed(&place(1), number, leases.now(), Some(Some(grant)));
+            }
         }
     }
 

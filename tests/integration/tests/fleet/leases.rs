@@ -236,7 +236,7 @@ async fn vector_sessions_59_what_is_in_flight_when_its_lease_is_released_ends_we
 
 #[tokio::test]
 async fn vector_sessions_61_without_a_drain_it_is_cut_when_its_lease_is_released() -> Result<()> {
-    let world = world("drainMs: 0, horizonMs: 6000, guardMs: 500").await?;
+    let world = world("drainMs: 0, horizonMs: 120000, guardMs: 500").await?;
     let (session, other) = (Session::new('A'), Session::new('B'));
     let generation = session.acquired(&world).await?;
     world.one.set(one_a(), Mode::Stall { events: 3 });
@@ -247,8 +247,8 @@ async fn vector_sessions_61_without_a_drain_it_is_cut_when_its_lease_is_released
     let rest = rest(body).await?;
     assert!(rest.contains("LEASE_FENCE_STALE"), "{rest}");
     assert!(!rest.contains("[DONE]"));
-    // The horizon that was promised, and a busy machine.
-    assert!(start.elapsed() < Duration::from_secs(6) + LIMIT / 2);
+    // It would be asked about anyway after 40 s.
+    assert!(start.elapsed() < Duration::from_secs(30));
     granted_within(&world, &other, LIMIT).await
 }
 

@@ -290,7 +290,7 @@ async fn a_killed_data_planes_request_blocks_the_pace_no_longer_than_its_time() 
 #[case::every_control_plane(false)]
 #[tokio::test]
 async fn while_nobody_counts_each_data_plane_keeps_to_its_part(#[case] store: bool) -> Result<()> {
-    // A data plane hears of those that follow the same control plane.
+    // Through one control plane they hear of each other at once, through two within seconds.
     let world = World::start_with(FleetOptions {
         control_planes: 1,
         ..FleetOptions::default()

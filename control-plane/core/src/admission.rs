@@ -1,7 +1,9 @@
 //! Admission to a connection's queue in a data plane, and how long what left it may take (`sessions-and-streams.md`
 //! §3.2, decision 45). What is refused here is our own doing and says nothing about the upstream.
 
+mod learned;
 mod pacing;
+mod told;
 
 use crate::config::Config;
 use crate::ids::{ConnectionId, ProviderId};
@@ -9,10 +11,12 @@ use crate::outcome::LocalFault;
 use crate::settings::ProviderClass;
 use crate::time::Timestamp;
 
+pub use learned::{Place, Standing, WATCH_MS};
 pub use pacing::{
     ASKED_AGAIN_MS, Admitted, LOOK_AGAIN_MS, PACE_SCHEMA, Pace, PaceLimits, WORD_TTL_MS, decode,
     encode, key_text,
 };
+pub use told::{MAX_AHEAD_MS, Told, ToldRequests, ToldTokens, read as told_by};
 
 /// `error.code` when a queue is full.
 pub const QUEUE_FULL: &str = "RATE_LIMIT_QUEUE_FULL";

@@ -1,6 +1,7 @@
 //! The pace of connections, kept in the hot store (`tidegate_core::admission::Pace`, decision 45).
 //!
-//! A connection that has a limit of its pace has one value for the whole fleet. Questions about one connection take
+//! A connection that has a limit of its pace, or whose upstream told that little is left, has one value for the whole fleet.
+//! Questions about one connection take
 //! turns here, so that those of one replica never get in each other's way; replicas settle theirs by compare-and-set.
 //!
 //! **Stance:** while the store is away nothing is counted here. Whoever asks is told so and keeps to its part of the
@@ -13,8 +14,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tidegate_core::admission::{self, Admitted, PACE_SCHEMA, Pace, PaceLimits};
-use tidegate_core::ids::{AttemptId, PlaneIncarnation, Shard};
+use tidegate_core::admission::{
+    self, Admitted, PACE_SCHEMA, Pace, PaceLimits, Place, Standing, Told,
+};
+use tidegate_core::ids::{AttemptId, ModelId, PlaneIncarnation, Shard};
 use tidegate_core::state::codec::CodecError;
 use tidegate_core::time::Timestamp;
 use tidegate_store::hot::{Cell, HotStoreError, Swap, SwapOutcome};
@@ -83,6 +86,10 @@ pub(crate) struct Asks {
     pub(crate) look: bool,
     /// What of its data plane ended, by number, before this is answered.
     pub(crate) ended: BTreeSet<u64>,
+    /// What model it is for; unset where nobody learns.
+    pub(crate) model: Option<ModelId>,
+    /// What an answer told of the limits of that model, and which request that answered.
+    pub(crate) told: Option<(Told, Option<Place>)>,
 }
 
 /// Why a pace could not be changed.
@@ -101,31 +108,57 @@ enum Unchanged {
 }
 
 impl Lanes {
-    /// Whether a request may go, which is counted then unless it only asks.
-    pub(crate) async fn admit(&self, name: &PoolName, asks: &Asks, limits: PaceLimits) -> Counted {
+    /// Whether a request may go, which is counted then unless it only asks. With it, how it stands to what was learned of
+    /// its model, if anything was.
+    pub(crate) async fn admit(
+        &self,
+        name: &PoolName,
+        asks: &Asks,
+        limits: PaceLimits,
+    ) -> (Counted, Option<Standing>) {
         let Asks {
             request,
             look,
             ref ended,
+            ref model,
+            told,
         } = *asks;
         let plane = request.plane;
         let step = |pace: &mut Pace, now| {
             for number in ended.iter().copied() {
                 pace.running().release(AttemptId { plane, number });
             }
+            let Some(model) = model else {
+                let found = if look {
+                    pace.look(plane, limits, now)
+                } else {
+                    pace.admit(request, limits, now)
+                };
+                return (found, None);
+            };
+            if let Some((told, place)) = told {
+                pace.learn(model, told, place, now);
+            }
             if look {
-                pace.look(plane, limits, now)
+                pace.look_for(model, plane, limits, now)
             } else {
-                pace.admit(request, limits, now)
+                pace.admit_for(model, request, limits, now)
             }
         };
         let changed = self.change(name, limits, ASK_LIMIT, step).await;
         let now = self.clock.now();
+        let mut standing = None;
         let (counted, answer) = match changed {
-            Ok(admitted) => {
+            Ok((admitted, stands)) => {
+                standing = stands;
                 let answer = match admitted {
                     Admitted::Now => AdmissionAnswer::Now,
                     Admitted::NotBefore(_) => AdmissionAnswer::NotBefore,
+                    Admitted::Spent(then) => {
+                        let wait_ms = then.remaining_ms(now);
+                        tracing::debug!(connection = %name.connection, model = ?model, wait_ms, "a request waits for its upstream's window");
+                        AdmissionAnswer::Spent
+                    }
                     Admitted::Full => AdmissionAnswer::Full,
                 };
                 (Counted::Fleet(admitted), answer)
@@ -146,7 +179,7 @@ impl Lanes {
         if !look {
             self.metrics.admission(answer);
         }
-        counted
+        (counted, standing)
     }
 
     /// Ends what was admitted. `false` when not all of it was done in time.

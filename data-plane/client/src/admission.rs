@@ -8,17 +8,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tidegate_core::admission::{Admitted, Pace, PaceLimits};
-use tidegate_core::ids::{AttemptId, PlaneIncarnation};
+use tidegate_core::admission::{Admitted, Pace, PaceLimits, Standing};
+use tidegate_core::ids::{AttemptId, ModelId, PlaneIncarnation};
 use tidegate_core::time::Timestamp;
 use tidegate_proto::common::v1 as common;
 use tidegate_proto::routing::v1 as proto;
 use tidegate_proto::routing::v1::admission_service_client::AdmissionServiceClient;
+use tidegate_wire::admission::{place_from_proto, told_to_proto};
 use tokio::time::{Instant, timeout};
 use tonic::Code;
 
 use crate::client::Inner;
-use crate::decide::{Awaited, Standing};
+use crate::decide::{self, Awaited};
+use crate::learned::Unheard;
 use crate::permits::{Permits, PoolName};
 use crate::port::{Admission, AdmissionAsk, Running};
 use crate::replicas::Asked;
@@ -28,6 +30,17 @@ const CALL_LIMIT: Duration = Duration::from_millis(300);
 /// Connections above which the paces of those that rested are forgotten.
 const MANY_PACES: usize = 4_096;
 
+/// A request that asks here.
+#[derive(Clone, Copy, Debug)]
+struct Asks<'a> {
+    number: u64,
+    lane: &'a PoolName,
+    model: &'a ModelId,
+    /// What an answer told of the model that nobody who counts has heard.
+    unheard: Option<Unheard>,
+    look: bool,
+}
+
 /// How fast requests went to connections while nobody counted for the fleet. Requests at once are counted with all that
 /// are under way ([`crate::permits::Permits`]).
 #[derive(Debug, Default)]
@@ -36,15 +49,22 @@ pub(crate) struct LocalPace {
 }
 
 impl LocalPace {
-    /// One step of a connection's pace for a request of this number; `look` leaves it as it is.
+    /// One step of a connection's pace for a request; a look leaves it as it is. `planes` is of how many this one's part
+    /// is.
     fn admit(
         &self,
-        number: u64,
-        lane: &PoolName,
+        asks: Asks<'_>,
         limits: PaceLimits,
-        look: bool,
+        planes: u32,
         now: Timestamp,
-    ) -> Admitted {
+    ) -> (Admitted, Option<Standing>) {
+        let Asks {
+            number,
+            lane,
+            model,
+            unheard,
+            look,
+        } = asks;
         let limits = PaceLimits {
             concurrent: None,
             ..limits
@@ -58,12 +78,18 @@ impl LocalPace {
             plane: PlaneIncarnation(0),
             number,
         };
-        if look {
-            let mut pace = paces.get(lane).cloned().unwrap_or_default();
-            return pace.admit(request, limits, now);
+        let mut of_look = look.then(|| paces.get(lane).cloned().unwrap_or_default());
+        let pace = match &mut of_look {
+            Some(pace) => pace,
+            None => paces.entry(lane.clone()).or_default(),
+        };
+        if let Some(unheard) = unheard {
+            // Its place is none that is counted here.
+            pace.learn(model, unheard.told.share(planes), None, now);
         }
-        let pace = paces.entry(lane.clone()).or_default();
-        pace.admit(request, limits, now)
+        let (admitted, standing) = pace.admit_for(model, request, limits, now);
+        let until = standing.map(|Standing { until, .. }| Standing { place: None, until });
+        (admitted, until)
     }
 }
 
@@ -80,17 +106,26 @@ impl Inner {
             number,
         };
         let awaited = Awaited::new(&self.admissions, number, lane.clone());
-        let found = if self.gate.standing(Instant::now()) == Standing::Gone {
+        let unheard = self.learned.unheard(&ask.connection, &ask.model);
+        let mut place = None;
+        let found = if self.gate.standing(Instant::now()) == decide::Standing::Gone {
             proto::Admission::NobodyCounts
         } else {
-            match self.ask_admission(ask, number).await {
-                Some(answer) => match answer.admission() {
-                    proto::Admission::NotBefore => {
-                        awaited.refused();
-                        return Admission::NotBefore(Duration::from_millis(answer.wait_ms));
+            match self.ask_admission(ask, number, unheard).await {
+                Some(answer) => {
+                    self.is_heard(ask, unheard, &answer);
+                    place = answer.place.map(place_from_proto);
+                    match answer.admission() {
+                        proto::Admission::NotBefore => {
+                            awaited.refused();
+                            if answer.spent && !ask.look {
+                                self.metrics.learned_waits.inc();
+                            }
+                            return Admission::NotBefore(Duration::from_millis(answer.wait_ms));
+                        }
+                        found => found,
                     }
-                    found => found,
-                },
+                }
                 None => proto::Admission::Unspecified,
             }
         };
@@ -98,11 +133,11 @@ impl Inner {
         match found {
             proto::Admission::Now if counts => {
                 awaited.granted();
-                Admission::Now(self.running(number))
+                Admission::Now(self.running(number).at(place))
             }
             proto::Admission::Now => {
                 awaited.refused();
-                Admission::Now(Running::uncounted())
+                Admission::Now(Running::uncounted().at(place))
             }
             proto::Admission::Full => {
                 awaited.refused();
@@ -110,7 +145,14 @@ impl Inner {
             }
             proto::Admission::NobodyCounts => {
                 awaited.refused();
-                self.admit_here(ask, number, &lane)
+                let asks = Asks {
+                    number,
+                    lane: &lane,
+                    model: &ask.model,
+                    unheard,
+                    look: ask.look,
+                };
+                self.admit_here(asks, ask.limits)
             }
             proto::Admission::NotBefore
             | proto::Admission::Unknown
@@ -122,8 +164,28 @@ impl Inner {
         }
     }
 
+    /// Whoever counts heard what was told, and said until when it counts.
+    fn is_heard(&self, ask: &AdmissionAsk, told: Option<Unheard>, answer: &proto::AdmitResponse) {
+        let counts = matches!(
+            answer.admission(),
+            proto::Admission::Now | proto::Admission::NotBefore | proto::Admission::Full
+        );
+        if counts {
+            let now = self.clock.at(Instant::now());
+            let until = now.plus_ms(answer.learned_ms);
+            self.learned
+                .heard(&ask.connection, &ask.model, told, until, now);
+        }
+    }
+
     /// Asks one replica after the other until one answers.
-    async fn ask_admission(&self, ask: &AdmissionAsk, number: u64) -> Option<proto::AdmitResponse> {
+    async fn ask_admission(
+        &self,
+        ask: &AdmissionAsk,
+        number: u64,
+        unheard: Option<Unheard>,
+    ) -> Option<proto::AdmitResponse> {
+        let now = self.clock.at(Instant::now());
         let request = proto::AdmitRequest {
             admission: Some(common::AttemptId {
                 plane: self.incarnation.0,
@@ -133,6 +195,8 @@ impl Inner {
             connection: ask.connection.to_string(),
             look: ask.look,
             released: self.admissions.unheard(),
+            model: ask.model.to_string(),
+            told: unheard.and_then(|it| told_to_proto(&it.told, it.place, now)),
         };
         let mut asked = Asked::default();
         while let Some(replica) = self.replicas.choose(Instant::now(), asked) {
@@ -144,7 +208,7 @@ impl Inner {
                 Ok(Err(status)) if status.code() == Code::Unimplemented => {
                     return Some(proto::AdmitResponse {
                         admission: proto::Admission::NobodyCounts.into(),
-                        wait_ms: 0,
+                        ..proto::AdmitResponse::default()
                     });
                 }
                 Ok(Err(status)) => {
@@ -157,11 +221,15 @@ impl Inner {
     }
 
     /// Admits by this data plane's part of the limits.
-    fn admit_here(self: &Arc<Self>, ask: &AdmissionAsk, number: u64, lane: &PoolName) -> Admission {
-        let share = ask.limits.share(self.live_data_planes());
+    fn admit_here(self: &Arc<Self>, asks: Asks<'_>, limits: PaceLimits) -> Admission {
+        let Asks {
+            number, lane, look, ..
+        } = asks;
+        let planes = self.live_data_planes();
+        let share = limits.share(planes);
         let now = self.clock.at(Instant::now());
         if let Some(most) = share.concurrent {
-            let has_room = if ask.look {
+            let has_room = if look {
                 self.admissions.has_room(lane, most)
             } else {
                 self.admissions.take_share(number, lane, most)
@@ -170,14 +238,27 @@ impl Inner {
                 return Admission::Full;
             }
         }
-        match self.local_pace.admit(number, lane, share, ask.look, now) {
-            Admitted::Now if ask.look => Admission::Now(Running::uncounted()),
+        let (admitted, standing) = self.local_pace.admit(asks, share, planes, now);
+        if let Some(standing) = standing {
+            let connection = &lane.connection;
+            self.learned
+                .counts_here(connection, asks.model, standing.until);
+        }
+        match admitted {
+            Admitted::Now if look => Admission::Now(Running::uncounted()),
             Admitted::Now => {
                 self.metrics.local_admissions.inc();
                 Admission::Now(self.running(number))
             }
             Admitted::Full => self.not_admitted(number, Admission::Full),
             Admitted::NotBefore(then) => {
+                let wait = Duration::from_millis(then.remaining_ms(now));
+                self.not_admitted(number, Admission::NotBefore(wait))
+            }
+            Admitted::Spent(then) => {
+                if !look {
+                    self.metrics.learned_waits.inc();
+                }
                 let wait = Duration::from_millis(then.remaining_ms(now));
                 self.not_admitted(number, Admission::NotBefore(wait))
             }
@@ -209,46 +290,104 @@ impl Drop for Asking<'_> {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_core::admission::{Told, ToldRequests};
     use tidegate_core::ids::{ConnectionId, ProviderId};
 
     use super::*;
 
+    const APART: PaceLimits = PaceLimits {
+        per_minute: None,
+        apart_ms: 100,
+        concurrent: None,
+    };
+
+    fn at(ms: u64) -> Timestamp {
+        Timestamp(1_000_000).plus_ms(ms)
+    }
+
+    fn lane(connection: &str) -> PoolName {
+        PoolName {
+            provider: ProviderId::new("p").unwrap(),
+            connection: ConnectionId::new(connection).unwrap(),
+        }
+    }
+
+    /// A request asks; what an answer told is `unheard`.
+    fn admit(
+        pace: &LocalPace,
+        (number, look): (u64, bool),
+        limits: PaceLimits,
+        unheard: Option<Unheard>,
+        now: Timestamp,
+    ) -> Admitted {
+        let (lane, model) = (lane("c"), ModelId::new("m").unwrap());
+        let asks = Asks {
+            number,
+            lane: &lane,
+            model: &model,
+            unheard,
+            look,
+        };
+        pace.admit(asks, limits, 3, now).0
+    }
+
     #[test]
     fn a_look_takes_nothing_of_the_local_pace() {
         let pace = LocalPace::default();
-        let lane = PoolName {
-            provider: ProviderId::new("p").unwrap(),
-            connection: ConnectionId::new("c").unwrap(),
-        };
-        let limits = PaceLimits {
-            apart_ms: 100,
-            ..PaceLimits::default()
-        };
-        let at = |ms| Timestamp(1_000_000).plus_ms(ms);
         for look in [true, true, false] {
-            assert_eq!(pace.admit(1, &lane, limits, look, at(0)), Admitted::Now);
+            assert_eq!(admit(&pace, (1, look), APART, None, at(0)), Admitted::Now);
         }
         let later = Admitted::NotBefore(at(100));
         for look in [true, false] {
-            assert_eq!(pace.admit(2, &lane, limits, look, at(1)), later);
+            assert_eq!(admit(&pace, (2, look), APART, None, at(1)), later);
         }
-        assert_eq!(pace.admit(2, &lane, limits, false, at(100)), Admitted::Now);
+        assert_eq!(
+            admit(&pace, (2, false), APART, None, at(100)),
+            Admitted::Now
+        );
+    }
+
+    #[test]
+    fn of_what_an_upstream_told_a_data_plane_uses_its_part() {
+        let pace = LocalPace::default();
+        let told = Told {
+            requests: Some(ToldRequests {
+                limit: Some(90),
+                remaining: 6,
+                resets_at: at(9_000),
+            }),
+            tokens: None,
+        };
+        let unheard = Some(Unheard::of(told, at(0)));
+        let free = PaceLimits::default();
+        // Two of six, evenly spread; it is told with every question, as nobody else hears of it.
+        for (number, ms) in [(1, 0), (2, 4_500)] {
+            let look = admit(&pace, (number, true), free, unheard, at(ms));
+            assert_eq!(look, Admitted::Now);
+            let goes = admit(&pace, (number, false), free, unheard, at(ms));
+            assert_eq!(goes, Admitted::Now);
+        }
+        for look in [true, false] {
+            let spent = admit(&pace, (3, look), free, unheard, at(4_501));
+            assert_eq!(spent, Admitted::Spent(at(9_000)));
+        }
     }
 
     #[test]
     fn paces_of_connections_that_rested_are_forgotten() {
         let pace = LocalPace::default();
-        let limits = PaceLimits {
-            apart_ms: 100,
-            ..PaceLimits::default()
-        };
-        let lane = |number: usize| PoolName {
-            provider: ProviderId::new("p").unwrap(),
-            connection: ConnectionId::new(format!("c{number}")).unwrap(),
-        };
+        let model = ModelId::new("m").unwrap();
         for number in 0..MANY_PACES + 10 {
-            let now = Timestamp(1_000_000).plus_ms(u64::try_from(number).unwrap());
-            pace.admit(1, &lane(number), limits, false, now);
+            let now = at(u64::try_from(number).unwrap());
+            let lane = lane(&format!("c{number}"));
+            let asks = Asks {
+                number: 1,
+                lane: &lane,
+                model: &model,
+                unheard: None,
+                look: false,
+            };
+            pace.admit(asks, APART, 1, now);
         }
         assert!(pace.paces.lock().len() <= MANY_PACES);
     }

@@ -8,7 +8,9 @@ use std::time::SystemTime;
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use tidegate_core::config::ComboEntry;
-use tidegate_core::ids::{AttemptId, ComboName, PlaneIncarnation, ProviderId};
+use tidegate_core::ids::{
+    AttemptId, ComboName, ConnectionId, ModelId, PlaneIncarnation, ProviderId,
+};
 use tidegate_core::outcome::AttemptOutcome;
 use tidegate_core::pace::LinePace;
 use tidegate_core::time::Timestamp;
@@ -24,11 +26,13 @@ use crate::admission::LocalPace;
 use crate::clock::PlaneClock;
 use crate::config::{Limits, PlaneClientConfig};
 use crate::decide::{Gate, Patience, Standing, followed, patient};
+use crate::learned::LearnedPaces;
 use crate::lease::Leases;
 use crate::metrics::ClientMetrics;
 use crate::permits::{Kind, Permits};
 use crate::port::{
-    Admission, AdmissionAsk, Answer, Ask, Observation, PermitWait, PermitWaited, Snapshot, Usage,
+    Admission, AdmissionAsk, Answer, Ask, Lesson, Observation, PermitWait, PermitWaited, Snapshot,
+    Usage,
 };
 use crate::replicas::{ReplicaStatus, Replicas, ReplicasError};
 use crate::report::queue::{QueueLimits, ReportQueue};
@@ -81,6 +85,7 @@ pub(crate) struct Inner {
     /// Requests that were admitted to connections with a limited pace.
     pub(crate) admissions: Permits,
     pub(crate) local_pace: LocalPace,
+    pub(crate) learned: LearnedPaces,
     pub(crate) telemetry: TelemetryQueue,
     pub(crate) metrics: ClientMetrics,
     pub(crate) tracker: TaskTracker,
@@ -171,6 +176,7 @@ impl PlaneClient {
             permits: Permits::new(Kind::Permits, incarnation, metrics.clone()),
             admissions: Permits::new(Kind::Admissions, incarnation, metrics.clone()),
             local_pace: LocalPace::default(),
+            learned: LearnedPaces::new(metrics.clone()),
             reports: Reports::new(
                 queue,
                 limits.urgent,
@@ -240,13 +246,16 @@ impl PlaneClient {
             let Inner {
                 permits,
                 admissions,
+                learned,
                 replicas,
+                clock,
                 stop,
                 ..
             } = &*keeping;
             tokio::join!(
                 permits.keep(replicas, stop),
-                admissions.keep(replicas, stop)
+                admissions.keep(replicas, stop),
+                learned.tidy(|| clock.at(Instant::now()), stop),
             );
         });
         let returning = Arc::clone(&inner);
@@ -306,9 +315,22 @@ impl PlaneClient {
         self.inner.await_permit(attempt, wait).await
     }
 
-    /// Asks whether a request may go to its connection now, for a connection with a limited pace.
+    /// Asks whether a request may go to its connection now, for a connection with a limited pace or a model that
+    /// [`Self::is_learned`].
     pub async fn admit(&self, ask: &AdmissionAsk) -> Admission {
         self.inner.admit(ask).await
+    }
+
+    /// Takes what an answer told of its upstream's limits; one that tells of plenty costs nothing.
+    pub fn learn(&self, lesson: &Lesson) {
+        self.inner.learned.learn(lesson, self.now());
+    }
+
+    /// Whether requests to this model on this connection ask before they go, because its upstream told that little is
+    /// left.
+    #[must_use]
+    pub fn is_learned(&self, connection: &ConnectionId, model: &ModelId) -> bool {
+        self.inner.learned.is_learned(connection, model, self.now())
     }
 
     /// Takes the report of an attempt and never waits. `urgent` ones are sent at once, and again elsewhere when

@@ -7,7 +7,7 @@
 //! | `watch`, `install`, `view`, `snapshot_file` | configuration and hot state as followed, and what is kept on disk |
 //! | `decide` | a decision: asked for within a limit, or made here |
 //! | `lease` | leases: what clients ask for, and the fence before each attempt under one |
-//! | `admission` | whether a request may go to a connection with a limited pace |
+//! | `admission`, `learned` | whether a request may go to a connection with a limited pace, and what upstreams tell of theirs |
 //! | `handoff` | notes that follow conversations to another account |
 //! | `shadow` | our own failures that the control plane has not taken yet |
 //! | `report`, `usage`, `telemetry`, `abandon` | what is told to the control plane |
@@ -28,6 +28,7 @@ mod decide;
 pub mod endpoint;
 mod handoff;
 mod install;
+mod learned;
 mod lease;
 mod metrics;
 mod permits;
@@ -46,7 +47,7 @@ pub use config::{Limits, PlaneClientConfig};
 pub use lease::{LeaseAnswer, LeasePlace, Leased};
 pub use metrics::ClientMetrics;
 pub use port::{
-    Admission, AdmissionAsk, Answer, Ask, Credential, Deadlines, Dispatch, LastFailure,
+    Admission, AdmissionAsk, Answer, Ask, Credential, Deadlines, Dispatch, LastFailure, Lesson,
     Observation, PermitWait, PermitWaited, PermitWaits, Running, Snapshot, Step, Success, Usage,
 };
 pub use replicas::{MAX_REPLICAS, ReplicaStatus, ReplicasError};

@@ -82,6 +82,12 @@ metrics! {
     admissions_held: Gauge = "admissions_held";
     /// Requests admitted here, by this data plane's part of the limits, while nobody counted for the fleet
     local_admissions: Counter = "local_admissions";
+    /// Models on connections whose requests ask because their upstream told that little is left
+    learned_paces: Gauge = "learned_paces";
+    /// Requests that had to wait because their upstream told that little or nothing is left
+    learned_waits: Counter = "learned_waits";
+    /// Times that nothing was learned of a model because as many are learned as may
+    learned_dropped: Counter = "learned_dropped";
     /// Questions about the pace of a connection that no replica answered
     admissions_unanswered: Counter = "admissions_unanswered";
     /// Live data planes, this one included, as last heard: what local parts of limits are divided by

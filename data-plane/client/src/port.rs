@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use secrecy::SecretString;
-use tidegate_core::admission::PaceLimits;
+use tidegate_core::admission::{PaceLimits, Place, Told};
 use tidegate_core::classify::Classification;
 use tidegate_core::config::Config;
 use tidegate_core::ids::{
@@ -260,10 +260,27 @@ pub struct AdmissionAsk {
     pub provider: ProviderId,
     /// The connection.
     pub connection: ConnectionId,
+    /// The upstream's model id.
+    pub model: ModelId,
     /// Its limits, as this data plane's configuration has them.
     pub limits: PaceLimits,
     /// Only asks; nothing is counted.
     pub look: bool,
+}
+
+/// What an answer told of its upstream's limits on a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lesson {
+    /// The connection.
+    pub connection: ConnectionId,
+    /// The upstream's model id.
+    pub model: ModelId,
+    /// What it told.
+    pub told: Told,
+    /// Which one of the counted requests it answered ([`Running::place`]).
+    pub place: Option<Place>,
+    /// When that request was sent.
+    pub sent_at: Timestamp,
 }
 
 /// Whether a request may go to its connection now.
@@ -280,34 +297,57 @@ pub enum Admission {
 }
 
 /// A request that counts among those that may be under way at once on its connection, until this is dropped.
-pub struct Running(Option<Box<dyn FnOnce() + Send + Sync>>);
+pub struct Running {
+    end: Option<Box<dyn FnOnce() + Send + Sync>>,
+    place: Option<Place>,
+}
 
 impl Running {
     /// Nothing is counted.
     #[must_use]
     pub fn uncounted() -> Self {
-        Self(None)
+        Self {
+            end: None,
+            place: None,
+        }
     }
 
     /// `end` is called when this is dropped.
     #[must_use]
     pub fn until(end: impl FnOnce() + Send + Sync + 'static) -> Self {
-        Self(Some(Box::new(end)))
+        Self {
+            end: Some(Box::new(end)),
+            place: None,
+        }
     }
 
     /// Calls `then` after its end.
     #[must_use]
     pub fn and_then(self, then: impl FnOnce() + Send + Sync + 'static) -> Self {
-        Self::until(move || {
+        let place = self.place;
+        let until = Self::until(move || {
             drop(self);
             then();
-        })
+        });
+        until.at(place)
+    }
+
+    /// The same, as this one of the requests that are counted because of what an upstream told.
+    #[must_use]
+    pub fn at(self, place: Option<Place>) -> Self {
+        Self { place, ..self }
+    }
+
+    /// Which one it is of the requests that are counted because of what an upstream told.
+    #[must_use]
+    pub fn place(&self) -> Option<Place> {
+        self.place
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if let Some(end) = self.0.take() {
+        if let Some(end) = self.end.take() {
             end();
         }
     }
@@ -315,7 +355,10 @@ impl Drop for Running {
 
 impl fmt::Debug for Running {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_counted = self.0.is_some();
-        formatter.debug_tuple("Running").field(&is_counted).finish()
+        formatter
+            .debug_struct("Running")
+            .field("is_counted", &self.end.is_some())
+            .field("place", &self.place)
+            .finish()
     }
 }

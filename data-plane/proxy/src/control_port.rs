@@ -9,13 +9,13 @@ mod plane_client;
 use std::future::Future;
 use std::sync::Arc;
 
-use tidegate_core::ids::{AttemptId, ConnectionId, KeyId, ProviderId};
+use tidegate_core::ids::{AttemptId, ConnectionId, KeyId, ModelId, ProviderId};
 use tidegate_core::lease::{LeaseError, LeaseName, Lifecycle};
 use tidegate_core::outcome::AttemptOutcome;
 use tidegate_core::routing::relay::{HandoffName, Note, Terms};
 use tidegate_core::time::Timestamp;
 use tidegate_plane_client::{
-    Admission, AdmissionAsk, Answer, Ask, LeaseAnswer, Leased, Observation, PermitWait,
+    Admission, AdmissionAsk, Answer, Ask, LeaseAnswer, Leased, Lesson, Observation, PermitWait,
     PermitWaited, Snapshot, Success, Usage,
 };
 
@@ -53,6 +53,10 @@ pub trait ControlPort: Send + Sync + 'static {
     /// Whether a request may go now to a connection with a limited pace. Dropped, it gives back what it may still be
     /// granted.
     fn admit(&self, ask: &AdmissionAsk) -> impl Future<Output = Admission> + Send;
+    /// Takes what an answer told of its upstream's limits.
+    fn learn(&self, lesson: &Lesson);
+    /// Whether requests to this model on this connection ask before they go, whatever an operator set.
+    fn is_learned(&self, connection: &ConnectionId, model: &ModelId) -> bool;
     /// Queues a report; an urgent one is sent at once.
     fn report(&self, report: AttemptOutcome, urgent: bool);
     /// Queues a usage record.
@@ -133,6 +137,14 @@ impl<T: ControlPort> ControlPort for Arc<T> {
 
     fn admit(&self, ask: &AdmissionAsk) -> impl Future<Output = Admission> + Send {
         T::admit(self, ask)
+    }
+
+    fn learn(&self, lesson: &Lesson) {
+        T::learn(self, lesson);
+    }
+
+    fn is_learned(&self, connection: &ConnectionId, model: &ModelId) -> bool {
+        T::is_learned(self, connection, model)
     }
 
     fn report(&self, report: AttemptOutcome, urgent: bool) {

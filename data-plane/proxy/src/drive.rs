@@ -405,7 +405,9 @@ impl<C: ControlPort> Drive<C> {
                 let (upstream, dialect) = (&self.shared.upstream, Dialect::of(*endpoint));
                 let max_bytes = self.max_answer_bytes;
                 let quota = Mutex::new(None);
-                let sees = |headers: &HeaderMap| *quota.lock() = life.sees(headers);
+                let sees = |status, headers: &HeaderMap| {
+                    *quota.lock() = life.sees(status, headers);
+                };
                 let request = prepared.request;
                 let attempt = observe::attempt(upstream, request, dialect, clock, max_bytes, sees);
                 let observed = fence::until_cut(cut, attempt).await?;

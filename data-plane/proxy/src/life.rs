@@ -44,7 +44,7 @@ struct InFlight {
     /// It is in flight under a lease, until this is dropped.
     leased: Option<Leased>,
     /// Counts among the requests that may be under way at once on its connection.
-    _running: Running,
+    running: Running,
     dispatch: Box<Dispatch>,
     target: Target,
     /// Counts as a session on its account.
@@ -335,7 +335,7 @@ impl<C: ControlPort> Life<C> {
         target.begins(&self.shared.control);
         self.in_flight = Some(InFlight {
             _counted: counted,
-            _running: running,
+            running,
             leased,
             dispatch,
             target,
@@ -376,9 +376,14 @@ impl<C: ControlPort> Life<C> {
     }
 
     /// Headers of an answer arrived. Gives back what they tell of quotas.
-    pub(crate) fn sees(&self, headers: &HeaderMap) -> Option<QuotaSnapshot> {
+    pub(crate) fn sees(&self, status: StatusCode, headers: &HeaderMap) -> Option<QuotaSnapshot> {
         let in_flight = self.in_flight.as_ref()?;
-        in_flight.target.sees(&self.shared.control, headers)
+        let InFlight {
+            target, running, ..
+        } = in_flight;
+        let control = &self.shared.control;
+        target.learns_pace(control, status, headers, running.place());
+        target.sees(control, headers)
     }
 
     /// The attempt failed before anything of it reached the client. The report waits for the next decision.

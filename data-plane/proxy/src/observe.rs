@@ -166,14 +166,14 @@ impl Clock {
 }
 
 /// Sends an attempt and watches it until it is ready or has failed. `dialect` is what a stream would speak; `sees` is
-/// told the headers of an answer, whatever becomes of it.
+/// told the status and headers of an answer, whatever becomes of it.
 pub(crate) async fn attempt(
     upstream: &Upstream,
     request: http::Request<Pieces>,
     dialect: Dialect,
     clock: Clock,
     max_answer_bytes: usize,
-    sees: impl FnOnce(&HeaderMap),
+    sees: impl FnOnce(StatusCode, &HeaderMap),
 ) -> Observed {
     let sending = upstream.send(request, clock.deadlines.connect);
     let response = match within(
@@ -192,8 +192,8 @@ pub(crate) async fn attempt(
             return failed(clock.given_up(Phase::Headers).unwrap_or(late));
         }
     };
-    sees(response.headers());
     let status = response.status();
+    sees(status, response.headers());
     if !status.is_success() {
         return Observed::Failed(error(response, clock).await);
     }

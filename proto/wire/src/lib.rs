@@ -4,6 +4,7 @@
 //! Everything that comes from the wire is checked: a conversion from a message answers [`WireError`], which
 //! names the member, and never panics. Conversions to messages cannot fail.
 
+pub mod admission;
 pub mod attempt;
 pub mod document;
 pub mod handoff;

@@ -2,7 +2,7 @@
 
 use std::future::pending;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use http::header::AUTHORIZATION;
@@ -21,6 +21,7 @@ use crate::mode::Mode;
 use crate::paced_body::{BrokenOff, EndGuard, PacedBody};
 use crate::reply::Reply;
 use crate::selector::Subject;
+use crate::window::Window;
 use crate::wire::{Api, Ask};
 
 /// Longest request body that is read, in bytes.
@@ -37,6 +38,7 @@ pub(crate) struct Shared {
     pub(crate) log: Arc<RequestLog>,
     pub(crate) reply: RwLock<Arc<Reply>>,
     pub(crate) headers: RwLock<Arc<Vec<(String, String)>>>,
+    pub(crate) window: RwLock<Option<Window>>,
 }
 
 /// Answers one request; the error closes the connection.
@@ -129,8 +131,15 @@ pub(crate) async fn handle(
             return Ok(respond(answer, number, &[], connection, end));
         }
     };
-    let answer = answer::under(&mode, error_api, content, reply.gap, number);
-    let headers = Arc::clone(&shared.headers.read());
+    let mut answer = answer::under(&mode, error_api, content, reply.gap, number);
+    let mut headers = shared.headers.read().as_ref().clone();
+    if let Some(window) = shared.window.read().as_ref() {
+        let counted = window.count(Instant::now());
+        if counted.refused {
+            answer = Answer::error(error_api, StatusCode::TOO_MANY_REQUESTS, number);
+        }
+        headers.extend(counted.headers);
+    }
     Ok(respond(answer, number, &headers, connection, end))
 }
 

@@ -29,6 +29,7 @@ mod reply;
 mod selector;
 mod server;
 mod token_endpoint;
+mod window;
 mod wire;
 
 pub use behaviour::Behaviour;
@@ -38,3 +39,4 @@ pub use reply::Reply;
 pub use selector::Selector;
 pub use server::{FakeUpstream, FakeUpstreamBuilder};
 pub use token_endpoint::{TokenEndpoint, TokenMode, TokenRequest};
+pub use window::Window;

@@ -22,6 +22,7 @@ use crate::log::RequestLog;
 use crate::mode::Mode;
 use crate::reply::Reply;
 use crate::selector::Selector;
+use crate::window::Window;
 
 /// Connections served at once; further ones wait in the kernel's queue.
 const MOST_CONNECTIONS: usize = 8192;
@@ -118,6 +119,7 @@ impl FakeUpstreamBuilder {
             log: Arc::new(RequestLog::new(self.log_capacity)),
             reply: RwLock::new(Arc::new(self.reply)),
             headers: RwLock::default(),
+            window: RwLock::default(),
         });
         let tasks = TaskTracker::new();
         let stop = CancellationToken::new();
@@ -203,6 +205,11 @@ impl FakeUpstream {
     /// Headers on all answers but those to requests that nothing could be made of, such as `x-ratelimit-remaining-…`.
     pub fn set_headers(&self, headers: Vec<(String, String)>) {
         *self.shared.headers.write() = Arc::new(headers);
+    }
+
+    /// Keeps a limit on all requests from now on, over whatever else happens to them.
+    pub fn set_window(&self, window: &Window) {
+        *self.shared.window.write() = Some(window.clone());
     }
 
     /// What it was asked.

@@ -1,5 +1,6 @@
 //! How fast requests may follow each other on a connection, in the whole fleet: so many a minute, so far apart, so many
-//! at once. Only what an operator set or an upstream's headers taught is enforced (decision 45).
+//! at once. Only what an operator set or an upstream's headers taught is enforced, whichever is stricter (decision 45).
+//! An operator's limits are those of a connection; upstreams tell theirs for each model.
 //!
 //! The value is shared by all replicas and changed by compare-and-set, so a step works on a copy. Who has to wait asks
 //! again when told. Within a data plane the order is that of its queue; among data planes it is that of the words which
@@ -9,10 +10,13 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{AttemptId, ConnectionId, PlaneIncarnation, ProviderId};
+use crate::ids::{AttemptId, ConnectionId, ModelId, PlaneIncarnation, ProviderId};
 use crate::permit::{self, Asker, MAX_PERMITS, Pool};
 use crate::state::codec::CodecError;
 use crate::time::Timestamp;
+
+use super::learned::{Learned, Place, Standing};
+use super::told::Told;
 
 /// Schema of a stored pace.
 pub const PACE_SCHEMA: u32 = 1;
@@ -31,6 +35,8 @@ pub const WORD_TTL_MS: u64 = 2_000;
 pub const LOOK_AGAIN_MS: u64 = 5_000;
 /// Most data planes that are known to wait; more wait without an order.
 const MAX_WAITING: usize = 64;
+/// Most models of a connection of which anything is learned.
+const MAX_LEARNED: usize = 16;
 /// How far the clocks of replicas may differ, in ms.
 const CLOCKS_DIFFER_MS: u64 = 1_000;
 
@@ -63,6 +69,9 @@ pub struct Pace {
     /// Data planes of which a request waits. A replica of an earlier release drops it, and keeps no order.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     waiting: BTreeMap<PlaneIncarnation, Word>,
+    /// What headers taught. A replica of an earlier release drops it; the next answer teaches it anew.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    learned: BTreeMap<ModelId, Learned>,
 }
 
 /// That a data plane's first one waits.
@@ -95,6 +104,8 @@ pub enum Admitted {
     Now,
     /// Not before then.
     NotBefore(Timestamp),
+    /// Not before then, for the upstream told that little or nothing is left.
+    Spent(Timestamp),
     /// Not before one of those that run ends.
     Full,
 }
@@ -129,20 +140,45 @@ impl Pace {
     /// no longer. One that runs already, or went within [`ASKED_AGAIN_MS`], goes again uncounted: who hears nothing asks
     /// another replica.
     pub fn admit(&mut self, attempt: AttemptId, limits: PaceLimits, now: Timestamp) -> Admitted {
+        self.admit_counted(attempt, None, limits, now).0
+    }
+
+    /// The same for a request to this model, which what is learned of it may hold back; with how it stands to that.
+    pub fn admit_for(
+        &mut self,
+        model: &ModelId,
+        attempt: AttemptId,
+        limits: PaceLimits,
+        now: Timestamp,
+    ) -> (Admitted, Option<Standing>) {
+        let (admitted, place) = self.admit_counted(attempt, Some(model), limits, now);
+        (admitted, self.standing(model, place, now))
+    }
+
+    fn admit_counted(
+        &mut self,
+        attempt: AttemptId,
+        model: Option<&ModelId>,
+        limits: PaceLimits,
+        now: Timestamp,
+    ) -> (Admitted, Option<Place>) {
         if self.running.holds(attempt, now) || self.went_lately(attempt, now) {
-            return Admitted::Now;
+            return (Admitted::Now, None);
         }
-        let found = self.finds(attempt.plane, limits, now);
+        self.pass_learned(now);
+        let found = self.finds(attempt.plane, model, limits, now);
         if found != Admitted::Now {
-            return found;
+            return (found, None);
         }
+        let learned = model.and_then(|model| self.learned.get_mut(model));
+        let place = learned.map(|learned| learned.goes(now));
         if let Some(cap) = limits.concurrent {
             let cap = cap.clamp(1, MAX_PERMITS);
             // There is room, as was just found.
             self.running
                 .acquire(attempt, None, cap, Asker::Newcomer, now);
         }
-        let is_paced = limits.per_minute.is_some() || limits.apart_ms > 0;
+        let is_paced = limits.per_minute.is_some() || limits.apart_ms > 0 || place.is_some();
         if is_paced && limits.concurrent.is_none() {
             self.goes(attempt, now);
         }
@@ -153,7 +189,27 @@ impl Pace {
             ..bucket
         });
         self.waiting.remove(&attempt.plane);
-        Admitted::Now
+        (Admitted::Now, place)
+    }
+
+    /// Takes what an answer told of the limits of a model. `place` is that of its request, if it was counted. What holds
+    /// nothing back begins nothing.
+    pub fn learn(&mut self, model: &ModelId, told: Told, place: Option<Place>, now: Timestamp) {
+        self.pass_learned(now);
+        if let Some(learned) = self.learned.get_mut(model) {
+            learned.take(told, place, now);
+        } else if told.holds_back() && self.learned.len() < MAX_LEARNED {
+            let mut learned = Learned::new(now);
+            learned.take(told, None, now);
+            self.learned.insert(model.clone(), learned);
+        }
+        self.pass_learned(now);
+    }
+
+    /// How one stands to what is learned of a model; `None` when that is nothing.
+    fn standing(&self, model: &ModelId, place: Option<Place>, now: Timestamp) -> Option<Standing> {
+        let until = self.learned.get(model)?.ends_at();
+        (until > now).then_some(Standing { place, until })
     }
 
     /// Whether the first one that waits in a data plane would go, which is remembered: those who come later let it go
@@ -164,11 +220,36 @@ impl Pace {
         limits: PaceLimits,
         now: Timestamp,
     ) -> Admitted {
+        self.look_counted(plane, None, limits, now)
+    }
+
+    /// The same for a request to this model, which what is learned of it may hold back; with how it stands to that.
+    pub fn look_for(
+        &mut self,
+        model: &ModelId,
+        plane: PlaneIncarnation,
+        limits: PaceLimits,
+        now: Timestamp,
+    ) -> (Admitted, Option<Standing>) {
+        let found = self.look_counted(plane, Some(model), limits, now);
+        (found, self.standing(model, None, now))
+    }
+
+    fn look_counted(
+        &mut self,
+        plane: PlaneIncarnation,
+        model: Option<&ModelId>,
+        limits: PaceLimits,
+        now: Timestamp,
+    ) -> Admitted {
         self.waiting.retain(|_, word| word.until > now);
-        let found = self.finds(plane, limits, now);
+        self.pass_learned(now);
+        let found = self.finds(plane, model, limits, now);
         let back = match found {
             Admitted::Now | Admitted::Full => now,
-            Admitted::NotBefore(then) => then.min(now.plus_ms(LOOK_AGAIN_MS)),
+            Admitted::NotBefore(then) | Admitted::Spent(then) => {
+                then.min(now.plus_ms(LOOK_AGAIN_MS))
+            }
         };
         let known = self.waiting.get(&plane).copied();
         // Said again only when half of its time has passed, so that waiting alone writes little.
@@ -188,10 +269,21 @@ impl Pace {
     pub fn prune(&mut self, now: Timestamp) {
         self.running.prune(now);
         self.waiting.retain(|_, word| word.until > now);
+        self.pass_learned(now);
+    }
+
+    fn pass_learned(&mut self, now: Timestamp) {
+        self.learned.retain(|_, learned| learned.passes(now));
     }
 
     /// What a request of a data plane finds, those that come first included.
-    fn finds(&self, plane: PlaneIncarnation, limits: PaceLimits, now: Timestamp) -> Admitted {
+    fn finds(
+        &self,
+        plane: PlaneIncarnation,
+        model: Option<&ModelId>,
+        limits: PaceLimits,
+        now: Timestamp,
+    ) -> Admitted {
         let ahead = self.ahead_of(plane, now);
         let bucket = limits.per_minute.map(|limit| self.refilled(limit, now));
         let ready = self.spaced(limits.apart_ms, ahead, now).max(
@@ -199,6 +291,11 @@ impl Pace {
                 .zip(limits.per_minute)
                 .map_or(now, |(bucket, limit)| bucket.ready_at(limit, ahead)),
         );
+        let learned = model.and_then(|model| self.learned.get(model));
+        let taught = learned.map_or(now, |learned| learned.ready_at(ahead, now));
+        if taught > ready.max(now) {
+            return Admitted::Spent(taught);
+        }
         if ready > now {
             return Admitted::NotBefore(ready);
         }
@@ -238,7 +335,8 @@ impl Pace {
         let newest = self.recent.last();
         let recent = newest.map(|went| went.at.plus_ms(ASKED_AGAIN_MS));
         let waiting = self.waiting.values().map(|word| word.until).max();
-        let others = spaced.max(full).max(recent).max(waiting);
+        let learned = self.learned.values().map(Learned::ends_at).max();
+        let others = spaced.max(full).max(recent).max(waiting).max(learned);
         running.max(others.unwrap_or_default())
     }
 

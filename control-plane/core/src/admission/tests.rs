@@ -372,7 +372,9 @@ proptest! {
                     let mut later = pace.clone();
                     prop_assert_eq!(later.admit(attempt(1, number), limits, then), Admitted::Now);
                 }
-                Admitted::Full => prop_assert!(false, "there is no limit on how many run"),
+                found @ (Admitted::Full | Admitted::Spent(_)) => {
+                    prop_assert!(false, "there is no such limit: {found:?}");
+                }
             }
         }
         for (first, begin) in gone.iter().enumerate() {

@@ -24,6 +24,7 @@ use crate::time::Timestamp;
 use super::{QuotaSnapshot, QuotaWindow};
 
 pub use answer::{NotUnderstood, read as of_answer};
+pub(crate) use headers::short_windows;
 pub use headers::{is_quota_header, read as of_headers};
 pub use poll::Poll;
 pub use told::{NoSense, check};

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use tidegate_core::admission::{self, Admitted, PaceLimits};
-use tidegate_core::ids::{ConnectionId, ProviderId};
+use tidegate_core::admission::{self, Admitted, PaceLimits, Standing};
+use tidegate_core::ids::{ConnectionId, ModelId, ProviderId};
 use tidegate_proto::routing::v1 as proto;
 use tidegate_proto::routing::v1::admission_service_server::AdmissionService;
 use tidegate_wire as wire;
@@ -50,17 +50,24 @@ impl AdmissionService for AdmissionApi {
             return Err(Refusal::InvalidRequest.status("more than 256 numbers in released"));
         }
         let mut released = held(request.released)?;
-        let Some(limits) = self.limits(&lane) else {
+        let model = name("model", &request.model, ModelId::new)?;
+        let limits = self.limits(&lane);
+        let Some(limits) = limits.filter(|limits| model.is_some() || !limits.is_free()) else {
             // Nothing is paced there any more, or not yet as far as is known here.
             return Ok(Response::new(answer(proto::Admission::Now, 0)));
         };
+        let now = self.clock.now();
+        let told = request.told.as_ref();
         let asks = Asks {
             request: admission,
             look: request.look,
             // Those of other connections need not be ended before this is answered.
             ended: released.remove(&lane).unwrap_or_default(),
+            model,
+            told: told.map(|told| wire::admission::told_from_proto(told, now)),
         };
-        let found = match self.lanes.admit(&lane, &asks, limits).await {
+        let (counted, standing) = self.lanes.admit(&lane, &asks, limits).await;
+        let found = match counted {
             Counted::Nobody => answer(proto::Admission::NobodyCounts, 0),
             Counted::Unknown => answer(proto::Admission::Unknown, 0),
             Counted::Fleet(Admitted::Now) => answer(proto::Admission::Now, 0),
@@ -69,8 +76,16 @@ impl AdmissionService for AdmissionApi {
                 let wait_ms = then.remaining_ms(self.clock.now());
                 answer(proto::Admission::NotBefore, wait_ms)
             }
+            Counted::Fleet(Admitted::Spent(then)) => {
+                let wait_ms = then.remaining_ms(self.clock.now());
+                let spent = true;
+                proto::AdmitResponse {
+                    spent,
+                    ..answer(proto::Admission::NotBefore, wait_ms)
+                }
+            }
         };
-        Ok(Response::new(found))
+        Ok(Response::new(self.with(standing, found)))
     }
 
     async fn keep_admitted(
@@ -104,15 +119,30 @@ impl AdmissionService for AdmissionApi {
 }
 
 impl AdmissionApi {
-    /// The limits of a connection, if it has any.
+    /// The answer to one who stands so to what was learned.
+    fn with(
+        &self,
+        standing: Option<Standing>,
+        answer: proto::AdmitResponse,
+    ) -> proto::AdmitResponse {
+        let Some(Standing { place, until }) = standing else {
+            return answer;
+        };
+        proto::AdmitResponse {
+            learned_ms: until.remaining_ms(self.clock.now()),
+            place: place.map(wire::admission::place_to_proto),
+            ..answer
+        }
+    }
+
+    /// The limits of a connection whose requests pass through a queue; they may be free.
     fn limits(&self, lane: &PoolName) -> Option<PaceLimits> {
         let config = self.config.config()?;
         let connection = config.connection(&lane.connection)?;
         if connection.provider != lane.provider {
             return None;
         }
-        let limits = admission::terms(&config, &lane.connection)?.pace;
-        (!limits.is_free()).then_some(limits)
+        Some(admission::terms(&config, &lane.connection)?.pace)
     }
 
     /// The limits of all connections that have any, for how long a value is kept.
@@ -140,6 +170,7 @@ fn answer(admission: proto::Admission, wait_ms: u64) -> proto::AdmitResponse {
     proto::AdmitResponse {
         admission: admission.into(),
         wait_ms,
+        ..proto::AdmitResponse::default()
     }
 }
 

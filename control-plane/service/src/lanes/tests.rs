@@ -44,6 +44,8 @@ fn asks(plane: u64, number: u64) -> Asks {
         request: AttemptId { plane, number },
         look: false,
         ended: BTreeSet::new(),
+        model: None,
+        told: None,
     }
 }
 
@@ -55,7 +57,7 @@ fn looks(plane: u64, number: u64) -> Asks {
 }
 
 async fn admit(lanes: &Lanes, asks: &Asks) -> Counted {
-    lanes.admit(&lane(), asks, LIMITS).await
+    lanes.admit(&lane(), asks, LIMITS).await.0
 }
 
 const NOW: Counted = Counted::Fleet(Admitted::Now);

@@ -104,6 +104,8 @@ labels! {
         Now = "now",
         /// Too soon.
         NotBefore = "not_before",
+        /// Too soon, since the upstream told that little or nothing is left.
+        Spent = "spent",
         /// As many are under way as may.
         Full = "full",
         /// Nobody counts, the store being away.
@@ -430,6 +432,7 @@ impl Metrics {
         for answer in [
             AdmissionAnswer::Now,
             AdmissionAnswer::NotBefore,
+            AdmissionAnswer::Spent,
             AdmissionAnswer::Full,
             AdmissionAnswer::Nobody,
             AdmissionAnswer::Unknown,

@@ -3,8 +3,8 @@
 use tidegate_proto::common::v1 as common;
 use tidegate_proto::config::v1 as config;
 use tidegate_proto::routing::v1::{
-    Admission, AdmitRequest, AdmitResponse, HeldPermits, KeepAdmittedRequest,
-    ReleaseAdmittedRequest,
+    Admission, AdmitRequest, AdmitResponse, AdmittedPlace, HeldPermits, KeepAdmittedRequest,
+    ReleaseAdmittedRequest, ToldLimits, ToldRequests, ToldTokens,
 };
 use tokio::task::JoinSet;
 use tonic::Code;
@@ -40,7 +40,30 @@ fn request(plane: u64, number: u64) -> AdmitRequest {
         connection: "alpha-1".to_owned(),
         look: false,
         released: Vec::new(),
+        model: String::new(),
+        told: None,
     }
+}
+
+/// A request to the model of which something may be learned.
+fn modelled(plane: u64, number: u64) -> AdmitRequest {
+    AdmitRequest {
+        model: "m".to_owned(),
+        ..request(plane, number)
+    }
+}
+
+/// So many of ten are left for half a minute.
+fn left(remaining: u32, place: Option<AdmittedPlace>) -> Option<ToldLimits> {
+    Some(ToldLimits {
+        requests: Some(ToldRequests {
+            limit: 10,
+            remaining,
+            resets_in_ms: 30_000,
+        }),
+        tokens: None,
+        place,
+    })
 }
 
 async fn ask(replica: &Replica, request: AdmitRequest) -> AdmitResponse {
@@ -173,6 +196,119 @@ async fn without_limits_or_protection_everything_goes() {
 }
 
 #[tokio::test]
+async fn what_one_data_plane_tells_holds_all_of_them_back() {
+    let (_fleet, [one, two]) = fleet("").await;
+    // Nothing is known, and nothing is counted.
+    let answer = ask(&one, modelled(PLANE, 1)).await;
+    assert_eq!(answer.admission(), Admission::Now);
+    assert_eq!((answer.learned_ms, answer.place), (0, None));
+    let told = AdmitRequest {
+        told: left(1, None),
+        ..modelled(PLANE, 2)
+    };
+    let answer = ask(&one, told).await;
+    assert_eq!(answer.admission(), Admission::Now);
+    assert!(
+        answer.place.is_some() && answer.learned_ms > 30_000,
+        "{answer:?}"
+    );
+    // The other one hears of it through another replica; of another model nothing is known.
+    let answer = ask(&two, modelled(OTHER, 1)).await;
+    assert_eq!(answer.admission(), Admission::NotBefore);
+    assert!(answer.spent && answer.learned_ms > 30_000, "{answer:?}");
+    assert!((20_000..=30_000).contains(&answer.wait_ms), "{answer:?}");
+    let other = AdmitRequest {
+        model: "other".to_owned(),
+        ..request(OTHER, 2)
+    };
+    let answer = ask(&two, other).await;
+    assert_eq!((answer.admission(), answer.learned_ms), (Admission::Now, 0));
+}
+
+#[tokio::test]
+async fn a_newer_answer_tells_of_more() {
+    let (_fleet, [one, two]) = fleet("").await;
+    let told = AdmitRequest {
+        told: left(1, None),
+        ..modelled(PLANE, 1)
+    };
+    let place = ask(&one, told).await.place;
+    assert!(place.is_some());
+    let refilled = AdmitRequest {
+        told: left(9, place),
+        ..modelled(OTHER, 1)
+    };
+    assert_eq!(ask(&two, refilled).await.admission(), Admission::Now);
+    // An answer of nobody knows which raises nothing.
+    let (_fleet, [one]) = fleet("").await;
+    for remaining in [0, 9] {
+        let told = AdmitRequest {
+            told: left(remaining, None),
+            ..modelled(PLANE, 1)
+        };
+        assert_eq!(ask(&one, told).await.admission(), Admission::NotBefore);
+    }
+}
+
+#[tokio::test]
+async fn without_tokens_nobody_goes() {
+    let (_fleet, [one, two]) = fleet("").await;
+    let told = AdmitRequest {
+        told: Some(ToldLimits {
+            tokens: Some(ToldTokens {
+                resets_in_ms: 20_000,
+            }),
+            ..ToldLimits::default()
+        }),
+        ..modelled(PLANE, 1)
+    };
+    for (replica, request) in [(&one, told), (&two, modelled(OTHER, 1))] {
+        let answer = ask(replica, request).await;
+        assert_eq!(answer.admission(), Admission::NotBefore);
+        assert!(answer.spent && answer.wait_ms <= 20_000, "{answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_told_is_of_no_use_where_nothing_is_learned() {
+    let queue = r#""autoEnableApiKeyProviders": false"#;
+    let (_fleet, [one]) = fleet(queue).await;
+    let told = AdmitRequest {
+        told: left(0, None),
+        ..modelled(PLANE, 1)
+    };
+    let answer = ask(&one, told).await;
+    assert_eq!((answer.admission(), answer.learned_ms), (Admission::Now, 0));
+}
+
+#[tokio::test]
+async fn of_a_storm_over_two_replicas_as_many_go_as_are_left() {
+    let (_fleet, [one, two]) = fleet("").await;
+    let told = |number, plane| AdmitRequest {
+        told: Some(ToldLimits {
+            requests: Some(ToldRequests {
+                limit: 200,
+                remaining: 20,
+                resets_in_ms: 30_000,
+            }),
+            ..ToldLimits::default()
+        }),
+        ..modelled(plane, number)
+    };
+    let mut requests = JoinSet::new();
+    for number in 1..=60 {
+        let mut client = [&one, &two][usize::try_from(number % 2).unwrap()].admission();
+        requests.spawn(async move { client.admit(told(number, PLANE + number % 2)).await });
+    }
+    let mut went = 0;
+    while let Some(answer) = requests.join_next().await {
+        let answer = answer.unwrap().unwrap().into_inner();
+        went += u32::from(answer.admission() == Admission::Now);
+    }
+    assert!((1..=20).contains(&went), "{went}");
+}
+
+#[tokio::test]
 async fn while_the_store_is_away_nobody_counts() {
     let (_fleet, [one]) = fleet(r#""concurrentRequests": 1"#).await;
     one.hot.freeze();
@@ -201,6 +337,10 @@ async fn what_is_not_understood_is_refused() {
         },
         AdmitRequest {
             connection: "a b".to_owned(),
+            ..request(PLANE, 1)
+        },
+        AdmitRequest {
+            model: "a b".to_owned(),
             ..request(PLANE, 1)
         },
         AdmitRequest {

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use tidegate_core::ids::{AttemptId, ConnectionId, KeyId, ProviderId};
+use tidegate_core::ids::{AttemptId, ConnectionId, KeyId, ModelId, ProviderId};
 use tidegate_core::lease::{LeaseError, LeaseName, Lifecycle};
 use tidegate_core::outcome::AttemptOutcome;
 use tidegate_core::routing::relay::{HandoffName, Note, Terms};
 use tidegate_core::time::Timestamp;
 use tidegate_plane_client::{
-    Admission, AdmissionAsk, Answer, Ask, LeaseAnswer, Leased, Observation, PermitWait,
+    Admission, AdmissionAsk, Answer, Ask, LeaseAnswer, Leased, Lesson, Observation, PermitWait,
     PermitWaited, PlaneClient, Snapshot, Success, Usage,
 };
 
@@ -50,6 +50,14 @@ impl ControlPort for PlaneClient {
 
     async fn admit(&self, ask: &AdmissionAsk) -> Admission {
         Self::admit(self, ask).await
+    }
+
+    fn learn(&self, lesson: &Lesson) {
+        Self::learn(self, lesson);
+    }
+
+    fn is_learned(&self, connection: &ConnectionId, model: &ModelId) -> bool {
+        Self::is_learned(self, connection, model)
     }
 
     fn report(&self, report: AttemptOutcome, urgent: bool) {

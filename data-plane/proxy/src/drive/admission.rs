@@ -1,4 +1,5 @@
-//! Between decision and dispatch: the queue of the connection, where its pace is limited (decision 45).
+//! Between decision and dispatch: the queue of the connection, where its pace is limited, or its upstream told that little is
+//! left for the model (decision 45).
 //!
 //! **Order of grants.** A permit and a probe come with the decision, a place among the requests that may be under way at
 //! once comes last, right before the attempt is sent. Nobody holds one while waiting for another: a request that must
@@ -49,11 +50,15 @@ impl<C: ControlPort> Drive<C> {
         dispatch: &Dispatch,
         terms: Option<Terms>,
     ) -> Result<Gone, Refusal> {
-        let Some(terms) = terms.filter(|terms| !terms.pace.is_free()) else {
+        let attempt = &dispatch.attempt;
+        let control = &self.shared.control;
+        let is_limited = |terms: &Terms| {
+            !terms.pace.is_free() || control.is_learned(&attempt.connection, &attempt.model)
+        };
+        let Some(terms) = terms.filter(is_limited) else {
             self.place = None;
             return Ok(Gone::Sent(Running::uncounted()));
         };
-        let attempt = &dispatch.attempt;
         let queue = self.shared.queues.of(&QueueName {
             provider: attempt.provider.clone(),
             connection: attempt.connection.clone(),
@@ -61,6 +66,7 @@ impl<C: ControlPort> Drive<C> {
         let ask = AdmissionAsk {
             provider: attempt.provider.clone(),
             connection: attempt.connection.clone(),
+            model: attempt.model.clone(),
             limits: terms.pace,
             look: false,
         };

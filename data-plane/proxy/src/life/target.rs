@@ -1,7 +1,8 @@
-//! What is told of a target for strategies to know: what is under way there, how attempts ended, what its answers say of
-//! quotas. Synthetic attempts change nothing (decision 6), so nothing is told of them.
+//! What is told of a target for strategies and queues to know: what is under way there, how attempts ended, what its
+//! answers say of quotas and limits. Synthetic attempts change nothing (decision 6), so nothing is told of them.
 
-use http::HeaderMap;
+use http::{HeaderMap, StatusCode};
+use tidegate_core::admission::{Place, terms, told_by};
 use tidegate_core::config::Strategy;
 use tidegate_core::ids::{ComboName, ConnectionId, ModelId, ProviderId};
 use tidegate_core::outcome::Outcome;
@@ -10,7 +11,7 @@ use tidegate_core::telemetry::aggregate::{End, Verdict};
 use tidegate_core::telemetry::{QuotaSnapshot, quota};
 use tidegate_core::time::Timestamp;
 use tidegate_core::tool_limit::learn_tool_limit;
-use tidegate_plane_client::{Dispatch, Observation};
+use tidegate_plane_client::{Dispatch, Lesson, Observation};
 
 use crate::control_port::ControlPort;
 
@@ -92,6 +93,33 @@ impl Target {
         }
     }
 
+    /// Learns what an answer tells of the upstream's limits, where requests pass through a queue (decision 45). `place` is
+    /// which one of the counted requests was answered.
+    pub(super) fn learns_pace(
+        &self,
+        control: &impl ControlPort,
+        status: StatusCode,
+        headers: &HeaderMap,
+        place: Option<Place>,
+    ) {
+        let now = control.now();
+        if self.synthetic {
+            return;
+        }
+        if let Some(told) = told_by(status.as_u16(), telling(headers), now)
+            && let Some(snapshot) = control.snapshot()
+            && terms(&snapshot.config, &self.connection).is_some()
+        {
+            control.learn(&Lesson {
+                connection: self.connection.clone(),
+                model: self.model.clone(),
+                told,
+                place,
+                sent_at: self.began_at,
+            });
+        }
+    }
+
     /// Reads quotas off the headers of an answer.
     pub(super) fn sees(
         &self,
@@ -101,19 +129,22 @@ impl Target {
         if self.synthetic {
             return None;
         }
-        let told = headers.iter().filter_map(|(name, value)| {
-            let name = name.as_str();
-            // Most headers tell nothing; their values need not be looked at.
-            quota::is_quota_header(name)
-                .then(|| value.to_str().ok())
-                .flatten()
-                .map(|value| (name, value))
-        });
-        let snapshot = quota::of_headers(told, control.now())?;
+        let snapshot = quota::of_headers(telling(headers), control.now())?;
         let connection = self.connection.clone();
         control.observe(Observation::Quota(connection, snapshot.clone()));
         Some(snapshot)
     }
+}
+
+/// The headers that tell of quotas and limits. Most tell nothing; their values need not be looked at.
+fn telling(headers: &HeaderMap) -> impl Iterator<Item = (&str, &str)> {
+    headers.iter().filter_map(|(name, value)| {
+        let name = name.as_str();
+        quota::is_quota_header(name)
+            .then(|| value.to_str().ok())
+            .flatten()
+            .map(|value| (name, value))
+    })
 }
 
 /// What the turns of this conversation have in common, if its combo wants them together (`routing.md` §10.1) or looks

@@ -253,6 +253,75 @@ async fn requests_keep_a_distance() {
     assert!(began.elapsed() >= Duration::from_millis(900));
 }
 
+fn spent_for(reset: &str) -> Vec<(String, String)> {
+    let header = |name: &str, value: &str| {
+        let name = format!("x-ratelimit-{name}-requests");
+        (name, value.to_owned())
+    };
+    vec![
+        header("limit", "10"),
+        header("remaining", "0"),
+        header("reset", reset),
+    ]
+}
+
+#[tokio::test]
+async fn whoever_comes_when_nothing_is_left_of_a_window_waits_in_the_queue() {
+    let bench = with(json!({"maxQueueDepth": 1})).await;
+    bench.one.set_headers(spent_for("50s"));
+    let body = chat("one/m", false);
+    let first = bench.client.post(CHAT, &body).await;
+    assert_eq!(first.status, 200, "{first:?}");
+    let waits = async {
+        while (bench.metric("tidegate_dp_queued").await - 1.0).abs() > 0.5 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let full = bench.client.post(CHAT, &body).await;
+        assert_eq!(full.json()["error"]["code"], "RATE_LIMIT_QUEUE_FULL");
+    };
+    tokio::select! {
+        reply = bench.client.post(CHAT, &body) => panic!("{reply:?}"),
+        done = tokio::time::timeout(LIMIT, waits) => done.unwrap(),
+    }
+    assert_eq!(bench.one.log().count(&Selector::any()), 1);
+    // Nobody is to blame, and the next provider is not asked.
+    assert_eq!(bench.control.outcomes(), [Outcome::Success]);
+    assert_eq!(bench.two.log().count(&Selector::any()), 0);
+}
+
+#[tokio::test]
+async fn whoever_waits_goes_when_the_window_begins_anew() {
+    let bench = with(json!({})).await;
+    bench.one.set_headers(spent_for("300ms"));
+    let body = chat("one/m", false);
+    for sent in 1..=2 {
+        let reply = tokio::time::timeout(LIMIT, bench.client.post(CHAT, &body)).await;
+        assert_eq!(reply.unwrap().status, 200);
+        assert_eq!(bench.one.log().count(&Selector::any()), sent);
+    }
+    let waited = "tidegate_dp_queue_total{end=\"waited\"}";
+    assert!((bench.metric(waited).await - 1.0).abs() < 0.5);
+}
+
+#[rstest]
+#[case::plenty_is_left(json!({}), "20")]
+#[case::nobody_wants_to_learn(json!({"autoEnableApiKeyProviders": false}), "0")]
+#[tokio::test]
+async fn what_is_not_to_be_learned_holds_nobody_back(
+    #[case] queue: Value,
+    #[case] remaining: &str,
+) {
+    let bench = with(queue).await;
+    let mut headers = spent_for("50s");
+    headers[1].1 = remaining.to_owned();
+    bench.one.set_headers(headers);
+    for _ in 0..5 {
+        let reply = bench.client.post(CHAT, &chat("one/m", false)).await;
+        assert_eq!(reply.status, 200, "{reply:?}");
+    }
+    assert!(bench.metric("tidegate_dp_queued").await.abs() < 0.5);
+}
+
 #[tokio::test]
 async fn whoever_finds_others_faster_each_time_goes_in_the_end() {
     let bench = with(json!({"concurrentRequests": 1})).await;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
-use tidegate_core::admission::{Admitted, Pace};
+use tidegate_core::admission::{Admitted, Pace, PaceLimits};
 use tidegate_core::catalogue::{Catalogue, ModelInfo};
 use tidegate_core::classify::{ClassifyContext, classify};
 use tidegate_core::config::{Config, Document};
@@ -27,7 +27,7 @@ use tidegate_core::time::Timestamp;
 use tidegate_core::version::Version;
 use tidegate_plane_client::{
     Admission, AdmissionAsk, Answer, Ask, Credential, Deadlines, Dispatch, LeaseAnswer, Leased,
-    Observation, PermitWait, PermitWaited, Running, Snapshot, Step, Success, Usage,
+    Lesson, Observation, PermitWait, PermitWaited, Running, Snapshot, Step, Success, Usage,
 };
 use tidegate_proxy::ControlPort;
 use tokio::sync::Notify;
@@ -414,26 +414,47 @@ impl ControlPort for FakeControl {
         let now = self.now();
         let mut paces = self.paces.lock();
         let pace = paces.entry(ask.connection.clone()).or_default();
-        let admitted = if ask.look {
-            pace.look(attempt.plane, ask.limits, now)
+        let (admitted, standing) = if ask.look {
+            pace.look_for(&ask.model, attempt.plane, ask.limits, now)
         } else {
-            pace.admit(attempt, ask.limits, now)
+            pace.admit_for(&ask.model, attempt, ask.limits, now)
         };
+        let place = standing.and_then(|standing| standing.place);
         match admitted {
             Admitted::Now if ask.look => Admission::Now(Running::uncounted()),
             Admitted::Now => {
                 let (paces, connection) = (Arc::clone(&self.paces), ask.connection.clone());
-                Admission::Now(Running::until(move || {
+                let running = Running::until(move || {
                     if let Some(pace) = paces.lock().get_mut(&connection) {
                         pace.running().release(attempt);
                     }
-                }))
+                });
+                Admission::Now(running.at(place))
             }
-            Admitted::NotBefore(then) => {
+            Admitted::NotBefore(then) | Admitted::Spent(then) => {
                 Admission::NotBefore(Duration::from_millis(then.remaining_ms(now)))
             }
             Admitted::Full => Admission::Full,
         }
+    }
+
+    fn learn(&self, lesson: &Lesson) {
+        let mut paces = self.paces.lock();
+        let pace = paces.entry(lesson.connection.clone()).or_default();
+        pace.learn(&lesson.model, lesson.told, lesson.place, self.now());
+    }
+
+    fn is_learned(&self, connection: &ConnectionId, model: &ModelId) -> bool {
+        let pace = self.paces.lock().get(connection).cloned();
+        pace.is_some_and(|mut pace| {
+            let looked = pace.look_for(
+                model,
+                PlaneIncarnation(8),
+                PaceLimits::default(),
+                self.now(),
+            );
+            looked.1.is_some()
+        })
     }
 
     fn report(&self, report: AttemptOutcome, urgent: bool) {

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use rstest::rstest;
 use tidegate_integration::{LIMIT, World, chat};
-use tidegate_test_support::upstream::{Gate, Mode, Selector};
-use tidegate_test_support::{FleetOptions, eventually};
+use tidegate_test_support::eventually;
+use tidegate_test_support::upstream::{Gate, Mode, Selector, Window};
 
 use super::permits::{Sent, held_at, one_a, reaches, send};
 use super::relay::metric;
@@ -116,6 +116,75 @@ async fn so_many_a_minute_over_two_data_planes() -> Result<()> {
         drop(waits);
     }
     assert_eq!(world.one.log().count(&one_a()), 4);
+    Ok(())
+}
+
+/// The upstream takes ten requests in a window and tells so; nobody set a limit.
+#[tokio::test]
+async fn what_an_upstream_tells_of_its_limit_is_kept_over_two_data_planes() -> Result<()> {
+    const CLIENTS: usize = 8;
+    const EACH: usize = 3;
+    let world = queued("").await?;
+    let window = Window::new(10, Duration::from_secs(6));
+    world.one.set_window(&window);
+    // Both data planes see the first window end; the one that saw the last answer is the first to tell.
+    for number in 0..10 {
+        let answer = chat(world.data_plane(number % 2)?, "only").await?;
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+    let first = send(&world, 1, "only")?;
+    until_waiting(&world, 1, 1).await?;
+    let mut clients = tokio::task::JoinSet::new();
+    for client in 0..CLIENTS {
+        let addr = world.data_plane(client % 2)?;
+        clients.spawn(async move {
+            for _ in 0..EACH {
+                let answer = chat(addr, "only").await?;
+                ensure!(answer.status == 200, "{answer:?}");
+            }
+            Ok(())
+        });
+    }
+    while let Some(ended) = clients.join_next().await {
+        ended??;
+    }
+    assert_eq!(first.answer().await?.status, 200);
+    assert_eq!(window.refused(), 0);
+    let went = 10 + 1 + CLIENTS * EACH;
+    assert_eq!(world.one.log().count(&one_a()), went as u64);
+    let mut waits = 0.0;
+    for plane in &world.fleet.data_planes {
+        waits += metric(plane.admin, "tidegate_dp_learned_waits_total").await?;
+        assert!(metric(plane.admin, "tidegate_dp_learned_paces").await? > 0.5);
+        assert!(metric(plane.admin, LOCAL).await? < 0.5);
+    }
+    assert!(waits > 0.5);
+    blameless(&world).await
+}
+
+/// A limit that is far away costs no question, and one of an account without protection teaches nothing.
+#[rstest]
+#[case::plenty(1_000, "")]
+#[case::without_protection(10, "rateLimitProtection: false,")]
+#[tokio::test]
+async fn an_account_that_is_not_held_back_asks_nobody(
+    #[case] limit: u32,
+    #[case] connection: &str,
+) -> Result<()> {
+    let world = World::start_with(patient()).await?;
+    apply(&world, "", connection).await?;
+    world
+        .one
+        .set_window(&Window::new(limit, Duration::from_secs(30)));
+    for number in 0..10 {
+        let answer = chat(world.data_plane(number % 2)?, "only").await?;
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+    for plane in &world.fleet.data_planes {
+        assert!(metric(plane.admin, "tidegate_dp_learned_paces").await? < 0.5);
+        let went = metric(plane.admin, "tidegate_dp_queue_total{end=\"went\"}").await?;
+        assert!(went < 0.5, "{went} asked");
+    }
     Ok(())
 }
 
@@ -290,12 +359,8 @@ async fn a_killed_data_planes_request_blocks_the_pace_no_longer_than_its_time() 
 #[case::every_control_plane(false)]
 #[tokio::test]
 async fn while_nobody_counts_each_data_plane_keeps_to_its_part(#[case] store: bool) -> Result<()> {
-    // Through one control plane they hear of each other at once, through two within seconds.
-    let world = World::start_with(FleetOptions {
-        control_planes: 1,
-        ..FleetOptions::default()
-    })
-    .await?;
+    // Each data plane follows one of two control planes, so it hears of the other one through both.
+    let world = World::start().await?;
     apply(&world, "concurrentRequests: 2", "").await?;
     let gate = Gate::new();
     world.one.set(one_a(), held_at(&gate));

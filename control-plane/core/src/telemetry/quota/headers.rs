@@ -45,6 +45,10 @@ pub fn read<'a>(
     headers: impl IntoIterator<Item = (&'a str, &'a str)>,
     now: Timestamp,
 ) -> Option<QuotaSnapshot> {
+    found(headers, now).into_snapshot(now)
+}
+
+fn found<'a>(headers: impl IntoIterator<Item = (&'a str, &'a str)>, now: Timestamp) -> Found<'a> {
     let mut found = Found::default();
     let told = headers
         .into_iter()
@@ -53,15 +57,24 @@ pub fn read<'a>(
     for (name, value) in told {
         found.take(name, value.trim(), now);
     }
-    found.into_snapshot(now)
+    found
 }
 
 /// One short window.
-#[derive(Default)]
-struct Short {
-    limit: Option<u32>,
-    remaining: Option<u32>,
-    resets_at: Option<Timestamp>,
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Short {
+    pub(crate) limit: Option<u32>,
+    pub(crate) remaining: Option<u32>,
+    pub(crate) resets_at: Option<Timestamp>,
+}
+
+/// The short windows that the headers tell of, their names in lower case, by what they limit: `requests`, `tokens`,
+/// `input-tokens` and the like, or nothing where the header names nothing.
+pub(crate) fn short_windows<'a>(
+    headers: impl IntoIterator<Item = (&'a str, &'a str)>,
+    now: Timestamp,
+) -> BTreeMap<&'a str, Short> {
+    found(headers, now).short
 }
 
 #[derive(Default)]

@@ -14,32 +14,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tidegate_core::admission::{
-    self, Admitted, PACE_SCHEMA, Pace, PaceLimits, Place, Standing, Told,
-};
+use tidegate_core::admission::{self, Admitted, Pace, PaceLimits, Place, Standing, Told};
 use tidegate_core::ids::{AttemptId, ModelId, PlaneIncarnation, Shard};
-use tidegate_core::state::codec::CodecError;
 use tidegate_core::time::Timestamp;
-use tidegate_store::hot::{Cell, HotStoreError, Swap, SwapOutcome};
 use tokio::time::timeout;
 
 use crate::clock::Clock;
-use crate::hot::{Hot, WRITE_LIMIT};
-use crate::permits::{Held, PoolName, may_try_again};
+use crate::hot::Hot;
+use crate::permits::{Held, PoolName};
+use crate::shared_value::{self, Known, SharedValue};
 use crate::telemetry::metrics::{AdmissionAnswer, Metrics};
 
 /// Lanes above which those that nobody uses are put away.
 const MANY_LANES: usize = 16_384;
-/// Conflicts and late answers after which a change is given up.
-const MAX_TRIES: u32 = 64;
 /// Limit of one question, its turn included.
 const ASK_LIMIT: Duration = Duration::from_millis(200);
 /// Limit of ending and of renewing what a data plane names.
 const KEEP_LIMIT: Duration = Duration::from_secs(1);
 /// How soon to ask again when it could not be found out, in ms.
 const ASK_AGAIN_MS: u64 = 50;
-/// How long a pace is kept at least, so that it need not be made anew for each request.
-const KEEP_MS: u64 = 10_000;
 
 /// All lanes in use here.
 #[derive(Debug)]
@@ -53,17 +46,9 @@ pub(crate) struct Lanes {
 /// The pace of one connection as seen here.
 #[derive(Debug)]
 pub(crate) struct Lane {
-    key: String,
-    shard: Shard,
+    value: SharedValue<Pace>,
     turn: tokio::sync::Mutex<()>,
-    known: Mutex<Known>,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Known {
-    /// `None`: absent, or never looked at.
-    version: Option<u64>,
-    pace: Pace,
+    known: Mutex<Known<Pace>>,
 }
 
 /// What was found about a request.
@@ -96,11 +81,7 @@ pub(crate) struct Asks {
 #[derive(Debug, thiserror::Error)]
 enum Unchanged {
     #[error(transparent)]
-    Store(#[from] HotStoreError),
-    #[error(transparent)]
-    Codec(#[from] CodecError),
-    #[error("others kept changing the pace")]
-    Contended,
+    Value(shared_value::Unchanged),
     #[error("the hot store is away")]
     Away,
     #[error("it took too long")]
@@ -241,7 +222,8 @@ impl Lanes {
             lane.change(&self.hot, &self.clock, limits, step).await
         };
         match timeout(limit, changing).await {
-            Ok(changed) => changed,
+            Ok(Err(shared_value::Unchanged::Away)) => Err(Unchanged::Away),
+            Ok(changed) => changed.map_err(Unchanged::Value),
             Err(_elapsed) if self.hot.is_gone() => Err(Unchanged::Away),
             Err(_elapsed) => Err(Unchanged::Late),
         }
@@ -264,8 +246,10 @@ impl Lanes {
 impl Lane {
     fn new(name: &PoolName) -> Self {
         Self {
-            key: admission::key_text(&name.provider, &name.connection),
-            shard: Shard::of_provider(&name.provider),
+            value: SharedValue::new(
+                admission::key_text(&name.provider, &name.connection),
+                Shard::of_provider(&name.provider),
+            ),
             turn: tokio::sync::Mutex::default(),
             known: Mutex::default(),
         }
@@ -273,80 +257,23 @@ impl Lane {
 
     /// Whether the data plane is known here to have anything under way.
     fn knows(&self, plane: PlaneIncarnation) -> bool {
-        self.known.lock().pace.running().knows(plane)
+        self.known.lock().value.running().knows(plane)
     }
 
-    /// One step on the shared value. A step that changes nothing rests on a read of its own.
+    /// One step on the shared value.
     async fn change<T>(
         &self,
         hot: &Hot,
         clock: &Clock,
         limits: PaceLimits,
-        mut step: impl FnMut(&mut Pace, Timestamp) -> T,
-    ) -> Result<T, Unchanged> {
-        let mut known = self.known.lock().clone();
-        let mut fresh = false;
-        for _ in 0..MAX_TRIES {
-            if hot.is_gone() {
-                return Err(Unchanged::Away);
-            }
-            let now = clock.now();
-            let mut pace = known.pace.clone();
-            pace.prune(now);
-            let result = step(&mut pace, now);
-            if pace == known.pace {
-                if fresh {
-                    *self.known.lock() = known;
-                    return Ok(result);
-                }
-                match hot.cell(self.shard, &self.key, WRITE_LIMIT).await {
-                    Ok(found) => known = self.read(found)?,
-                    Err(error) => {
-                        may_try_again(error).await?;
-                        continue;
-                    }
-                }
-                fresh = true;
-                continue;
-            }
-            let swap = Swap {
-                shard: self.shard,
-                key: self.key.clone(),
-                expected: known.version,
-                schema: PACE_SCHEMA,
-                payload: admission::encode(&self.key, &pace)?,
-                expires_at: pace.ends_at(limits).max(now.plus_ms(KEEP_MS)),
-                not_after: now,
-                sheddable: false,
-            };
-            match hot.swap(swap, WRITE_LIMIT).await {
-                Ok(SwapOutcome::Swapped { version, .. }) => {
-                    let version = Some(version);
-                    *self.known.lock() = Known { version, pace };
-                    return Ok(result);
-                }
-                Ok(SwapOutcome::Refused { found, .. }) => {
-                    known = self.read(found)?;
-                    fresh = true;
-                }
-                // It may have run; the next look tells.
-                Err(error) => {
-                    may_try_again(error).await?;
-                    fresh = false;
-                }
-            }
-        }
-        Err(Unchanged::Contended)
-    }
-
-    fn read(&self, found: Option<Cell>) -> Result<Known, CodecError> {
-        let Some(cell) = found else {
-            return Ok(Known::default());
-        };
-        Ok(Known {
-            version: Some(cell.version),
-            pace: admission::decode(&self.key, cell.schema, &cell.payload)?,
-        })
+        step: impl FnMut(&mut Pace, Timestamp) -> T,
+    ) -> Result<T, shared_value::Unchanged> {
+        let known = self.known.lock().clone();
+        let ends_at = |pace: &Pace| pace.ends_at(limits);
+        let changed = self.value.change((hot, clock), known, step, ends_at);
+        let (result, known) = changed.await?;
+        *self.known.lock() = known;
+        Ok(result)
     }
 }
 

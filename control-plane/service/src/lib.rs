@@ -47,6 +47,7 @@ mod quota_poll;
 mod record;
 mod refresh;
 mod schema;
+mod shared_value;
 pub mod telemetry;
 mod view;
 mod watch;

@@ -36,8 +36,6 @@ use crate::watch::Live;
 use desk::{Desk, Looking};
 use wish::Wish;
 
-pub(crate) use desk::may_try_again;
-
 /// Desks above which those that nobody uses are put away.
 const MANY_DESKS: usize = 16_384;
 /// Pools that are read at once for one decision.

@@ -5,13 +5,11 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tidegate_core::ids::{AttemptId, PlaneIncarnation, Shard};
-use tidegate_core::permit::{self, Asker, POOL_SCHEMA, Pool, Queue, Shares};
-use tidegate_core::state::codec::CodecError;
-use tidegate_core::time::Timestamp;
-use tidegate_store::hot::{Cell, HotStoreError, Swap, SwapOutcome};
+use tidegate_core::permit::{self, Asker, Pool, Queue, Shares};
 use tokio::sync::Notify;
 
 use crate::hot::WRITE_LIMIT;
+use crate::shared_value::{Known, SharedValue, Unchanged};
 use crate::telemetry::metrics::PermitGrant;
 
 use super::line::{Line, Waiter};
@@ -24,12 +22,6 @@ const MAX_WISHES: usize = 4_096;
 const MAX_FOLDED: usize = 512;
 /// How often those who wait look for what others gave back.
 const LOOK_EVERY: Duration = Duration::from_millis(25);
-/// Conflicts and failures after which a change is given up.
-const MAX_TRIES: u32 = 64;
-/// Between two tries to reach a store.
-const REACH_AGAIN: Duration = Duration::from_millis(5);
-/// How long a pool is kept at least, so that an empty one need not be made anew for each request.
-const KEEP_EMPTY_MS: u64 = 10_000;
 
 /// What became of a wish that was put to a desk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,8 +38,7 @@ pub(super) enum Put {
 #[derive(Debug)]
 pub(super) struct Desk {
     pool: PoolName,
-    key: String,
-    shard: Shard,
+    value: SharedValue<Pool>,
     inbox: Mutex<Inbox>,
     wake: Notify,
     kept: Mutex<Kept>,
@@ -63,7 +54,7 @@ struct Inbox {
 #[derive(Clone, Debug, Default)]
 struct Kept {
     /// The pool as it was last seen.
-    known: Known,
+    known: Known<Pool>,
     /// Permits given out while the store is away, or was until a moment ago.
     shares: Shares,
     /// The store is away.
@@ -74,27 +65,18 @@ impl Kept {
     /// What is given out while the store is away.
     fn away(&mut self) -> &mut Shares {
         if !std::mem::replace(&mut self.away, true) {
-            self.shares.begin(&self.known.pool);
+            self.shares.begin(&self.known.value);
         }
         &mut self.shares
     }
 
     /// The pool was seen in the store; what was given out meanwhile is in it from now on.
-    fn back(&mut self, known: Known) {
+    fn back(&mut self, known: Known<Pool>) {
         *self = Self {
             known,
             ..Self::default()
         };
     }
-}
-
-#[derive(Clone, Debug, Default)]
-struct Known {
-    /// `None`: absent, or never looked at.
-    version: Option<u64>,
-    pool: Pool,
-    /// When it was like that; unset: never looked at.
-    seen_at: Option<Timestamp>,
 }
 
 /// Whose permit is looked for, and how many there are.
@@ -105,25 +87,14 @@ pub(super) struct Looking {
     pub(super) cap: u32,
 }
 
-/// Why the shared pool could not be changed.
-#[derive(Debug, thiserror::Error)]
-enum Unchanged {
-    #[error(transparent)]
-    Store(#[from] HotStoreError),
-    #[error(transparent)]
-    Codec(#[from] CodecError),
-    #[error("others kept changing the pool")]
-    Contended,
-    #[error("the hot store is away")]
-    Away,
-}
-
 impl Desk {
     pub(super) fn new(pool: &PoolName) -> Self {
         Self {
             pool: pool.clone(),
-            key: permit::key_text(&pool.provider, &pool.connection),
-            shard: Shard::of_provider(&pool.provider),
+            value: SharedValue::new(
+                permit::key_text(&pool.provider, &pool.connection),
+                Shard::of_provider(&pool.provider),
+            ),
             inbox: Mutex::default(),
             wake: Notify::new(),
             kept: Mutex::default(),
@@ -149,16 +120,15 @@ impl Desk {
     /// Whether the data plane is known here to hold a permit.
     pub(super) fn knows(&self, plane: PlaneIncarnation) -> bool {
         let kept = self.kept.lock();
-        kept.known.pool.knows(plane) || kept.shares.knows(plane)
+        kept.known.value.knows(plane) || kept.shares.knows(plane)
     }
 
     /// How many permits are out.
     pub(super) async fn held(&self, parts: &Parts) -> u32 {
-        let found = parts.hot.cell(self.shard, &self.key, WRITE_LIMIT).await;
         let now = parts.clock.now();
-        let shared = match found.map(|found| self.read(found, now)) {
-            Ok(Ok(known)) => known.pool.held(now),
-            Ok(Err(_)) | Err(_) => self.kept.lock().known.pool.held(now),
+        let shared = match self.value.look(&parts.hot, now, WRITE_LIMIT).await {
+            Ok(known) => known.value.held(now),
+            Err(_) => self.kept.lock().known.value.held(now),
         };
         shared.saturating_add(self.kept.lock().shares.given(now))
     }
@@ -190,16 +160,15 @@ impl Desk {
                 .seen_at
                 .is_some_and(|at| now.ms_since(at) < look_every)
             {
-                return Some(is_full(&known.pool));
+                return Some(is_full(&known.value));
             }
         }
         // A call that cannot be answered would count against the store.
         if limit.is_zero() {
             return None;
         }
-        let found = parts.hot.cell(self.shard, &self.key, limit).await.ok()?;
-        let known = self.read(found, now).ok()?;
-        let is_full = is_full(&known.pool);
+        let known = self.value.look(&parts.hot, now, limit).await.ok()?;
+        let is_full = is_full(&known.value);
         // What a worker wrote meanwhile may be newer; then its next change is refused once and reads again.
         self.kept.lock().known = known;
         Some(is_full)
@@ -249,10 +218,10 @@ impl Desk {
             .kept
             .lock()
             .known
-            .pool
+            .value
             .tells_of_waiting(replica, clock.now());
         if told && let Err(error) = self.change(permits, &[], &Queue::default(), 0).await {
-            tracing::debug!(pool = self.key, %error, "that nobody waits is not told; the word ends by itself");
+            tracing::debug!(pool = self.value.key(), %error, "that nobody waits is not told; the word ends by itself");
         }
     }
 
@@ -295,14 +264,14 @@ impl Desk {
             Ok(outcome) => (outcome, false),
             // The store is there, and others may be granted permits by it.
             Err(error @ (Unchanged::Contended | Unchanged::Codec(_) | Unchanged::Store(_))) => {
-                tracing::debug!(pool = self.key, %error, "no permits are given out for now");
+                tracing::debug!(pool = self.value.key(), %error, "no permits are given out for now");
                 line.cap = cap;
                 self.postpone(permits, wishes, line);
                 tokio::time::sleep(LOOK_EVERY).await;
                 return;
             }
             Err(error @ Unchanged::Away) => {
-                tracing::debug!(pool = self.key, %error, "permits come from local shares");
+                tracing::debug!(pool = self.value.key(), %error, "permits come from local shares");
                 (
                     self.change_locally(permits, &wishes, &line.queue, cap),
                     true,
@@ -377,7 +346,7 @@ impl Desk {
             ..
         } = &permits.parts;
         let now = clock.now();
-        let seen = self.kept.lock().known.pool.clone();
+        let seen = self.kept.lock().known.value.clone();
         let mut again = Vec::new();
         for wish in wishes {
             match wish {
@@ -425,84 +394,24 @@ impl Desk {
         queue: &Queue,
         cap: u32,
     ) -> Result<Outcome, Unchanged> {
-        let hot = &permits.parts.hot;
-        let (mut known, shares) = {
+        let Parts {
+            hot,
+            clock,
+            replica,
+            ..
+        } = &permits.parts;
+        let (known, shares) = {
             let kept = self.kept.lock();
             (kept.known.clone(), kept.shares.clone())
         };
-        let mut fresh = false;
-        for _ in 0..MAX_TRIES {
-            // Others may be granted permits by a store that is only slow.
-            if hot.is_gone() {
-                return Err(Unchanged::Away);
-            }
-            let now = permits.parts.clock.now();
-            let mut pool = known.pool.clone();
-            pool.prune(now);
-            shares.hand_over(&mut pool, now);
-            let outcome = fold(&mut pool, wishes, queue, &permits.parts.replica, cap, now);
-            if pool == known.pool {
-                if fresh {
-                    self.kept.lock().back(known);
-                    return Ok(outcome);
-                }
-                match hot.cell(self.shard, &self.key, WRITE_LIMIT).await {
-                    Ok(found) => known = self.read(found, now)?,
-                    Err(error) => {
-                        may_try_again(error).await?;
-                        continue;
-                    }
-                }
-                fresh = true;
-                continue;
-            }
-            let swap = Swap {
-                shard: self.shard,
-                key: self.key.clone(),
-                expected: known.version,
-                schema: POOL_SCHEMA,
-                payload: permit::encode(&self.key, &pool)?,
-                expires_at: pool.ends_at().max(now.plus_ms(KEEP_EMPTY_MS)),
-                not_after: now,
-                sheddable: false,
-            };
-            match hot.swap(swap, WRITE_LIMIT).await {
-                Ok(SwapOutcome::Swapped { version, .. }) => {
-                    let version = Some(version);
-                    self.kept.lock().back(Known {
-                        version,
-                        pool,
-                        seen_at: Some(now),
-                    });
-                    return Ok(outcome);
-                }
-                Ok(SwapOutcome::Refused { found, .. }) => {
-                    known = self.read(found, now)?;
-                    fresh = true;
-                }
-                // It may have run; the next look tells.
-                Err(error) => {
-                    may_try_again(error).await?;
-                    fresh = false;
-                }
-            }
-        }
-        Err(Unchanged::Contended)
-    }
-
-    fn read(&self, found: Option<Cell>, now: Timestamp) -> Result<Known, CodecError> {
-        let seen_at = Some(now);
-        let Some(cell) = found else {
-            return Ok(Known {
-                seen_at,
-                ..Known::default()
-            });
+        let step = |pool: &mut Pool, now| {
+            shares.hand_over(pool, now);
+            fold(pool, wishes, queue, replica, cap, now)
         };
-        Ok(Known {
-            version: Some(cell.version),
-            pool: permit::decode(&self.key, cell.schema, &cell.payload)?,
-            seen_at,
-        })
+        let changed = self.value.change((hot, clock), known, step, Pool::ends_at);
+        let (outcome, known) = changed.await?;
+        self.kept.lock().back(known);
+        Ok(outcome)
     }
 
     /// Does the same to what this replica gives out by itself.
@@ -522,18 +431,6 @@ impl Desk {
         let mut kept = self.kept.lock();
         let (shares, planes) = (kept.away(), live.in_fleet());
         fold_shares(shares, wishes, queue, replica, cap, planes, clock.now())
-    }
-}
-
-/// After a failure that may pass: a store that is away is told by [`crate::hot::Hot::is_gone`], not by one call.
-pub(crate) async fn may_try_again(error: HotStoreError) -> Result<(), HotStoreError> {
-    match error {
-        HotStoreError::Timeout => Ok(()),
-        HotStoreError::Unreachable(_) => {
-            tokio::time::sleep(REACH_AGAIN).await;
-            Ok(())
-        }
-        error @ (HotStoreError::Protocol(_) | HotStoreError::Bounds(_)) => Err(error),
     }
 }
 

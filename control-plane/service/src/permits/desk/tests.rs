@@ -5,6 +5,7 @@ use secrecy::SecretString;
 use tempfile::TempDir;
 use tidegate_core::ids::{ConnectionId, ProviderId};
 use tidegate_core::permit::WaitTerms;
+use tidegate_core::time::Timestamp;
 use tidegate_store::fault::FaultyHotStore;
 use tidegate_store::memory::MemoryHotStore;
 use tidegate_store::seal::{Sealer, SealingKey};

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::abandon::{AbandonQueue, Abandoned};
+use crate::abandon::{self, Abandoned};
 use crate::admission::LocalPace;
 use crate::clock::PlaneClock;
 use crate::config::{Limits, PlaneClientConfig};
@@ -29,6 +29,7 @@ use crate::decide::{Gate, Patience, Standing, followed, patient};
 use crate::learned::LearnedPaces;
 use crate::lease::Leases;
 use crate::metrics::ClientMetrics;
+use crate::notices::Notices;
 use crate::permits::{Kind, Permits};
 use crate::port::{
     Admission, AdmissionAsk, Answer, Ask, Lesson, Observation, PermitWait, PermitWaited, Snapshot,
@@ -79,7 +80,7 @@ pub(crate) struct Inner {
     /// Requests that wait for a slow control plane.
     pub(crate) patient: Semaphore,
     pub(crate) unheld_lines: Mutex<LinePace>,
-    pub(crate) abandoned: AbandonQueue,
+    pub(crate) abandoned: Notices<Abandoned>,
     pub(crate) permits: Permits,
     pub(crate) leases: Arc<Leases>,
     /// Requests that were admitted to connections with a limited pace.
@@ -171,7 +172,7 @@ impl PlaneClient {
             followed: followed(),
             patient: patient(),
             unheld_lines: Mutex::default(),
-            abandoned: AbandonQueue::new(metrics.clone()),
+            abandoned: Notices::new(metrics.abandons_dropped.clone()),
             leases: Arc::new(Leases::new(incarnation, metrics.clone())),
             permits: Permits::new(Kind::Permits, incarnation, metrics.clone()),
             admissions: Permits::new(Kind::Admissions, incarnation, metrics.clone()),
@@ -236,10 +237,13 @@ impl PlaneClient {
         });
         let telling = Arc::clone(&inner);
         tracker.spawn(async move {
-            telling
-                .abandoned
-                .run(&telling.replicas, &telling.stop)
-                .await;
+            let Inner {
+                abandoned,
+                replicas,
+                stop,
+                ..
+            } = &*telling;
+            abandon::tell_forever(abandoned, replicas, stop).await;
         });
         let keeping = Arc::clone(&inner);
         tracker.spawn(async move {

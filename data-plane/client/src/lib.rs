@@ -31,6 +31,7 @@ mod install;
 mod learned;
 mod lease;
 mod metrics;
+mod notices;
 mod permits;
 mod port;
 mod replicas;

@@ -5,20 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{FuturesUnordered, StreamExt as _};
-use parking_lot::Mutex;
 use tidegate_core::lease::ActivityName;
 use tidegate_proto::lease::v1::EndActivityRequest;
 use tidegate_wire::lease::registration_to_proto;
-use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::ask::Persist;
 use crate::client::Inner;
-use crate::metrics::ClientMetrics;
 
-/// Most ends that wait to be told.
-const CAPACITY: usize = 1_024;
 /// Most that are told at once.
 const AT_ONCE: usize = 16;
 /// How often one is told, and the pause in between.
@@ -26,37 +21,6 @@ const TRIES: u32 = 8;
 const PAUSE: Duration = Duration::from_secs(1);
 /// While the process ends, whether anything is left is looked at this often.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-
-/// Ends that wait to be told.
-#[derive(Debug)]
-pub(crate) struct Ends {
-    sender: mpsc::Sender<ActivityName>,
-    receiver: Mutex<Option<mpsc::Receiver<ActivityName>>>,
-    metrics: ClientMetrics,
-}
-
-impl Ends {
-    pub(super) fn new(metrics: ClientMetrics) -> Self {
-        let (sender, receiver) = mpsc::channel(CAPACITY);
-        Self {
-            sender,
-            receiver: Mutex::new(Some(receiver)),
-            metrics,
-        }
-    }
-
-    /// Takes an end. Never waits; without room it is dropped.
-    pub(super) fn push(&self, ended: ActivityName) {
-        if self.sender.try_send(ended).is_err() {
-            self.metrics.lease_ends_dropped.inc();
-        }
-    }
-
-    /// Takes what waits, once.
-    fn take(&self) -> Option<mpsc::Receiver<ActivityName>> {
-        self.receiver.lock().take()
-    }
-}
 
 impl Inner {
     /// Tells ends until told to stop, and then those that wait within the time for that. Runs once.
@@ -95,7 +59,7 @@ impl Inner {
             }
         };
         if timeout(self.limits.flush, rest).await.is_err() {
-            self.metrics.lease_ends_dropped.inc();
+            self.leases.ends.lost();
         }
     }
 
@@ -115,7 +79,7 @@ impl Inner {
                 return;
             }
         }
-        self.metrics.lease_ends_dropped.inc();
+        self.leases.ends.lost();
     }
 }
 
@@ -125,33 +89,5 @@ async fn pause(stop: &CancellationToken) {
         sleep(PAUSE / 4).await;
     } else {
         let _stopped = timeout(PAUSE, stop.cancelled()).await;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use tidegate_core::ids::{ConnectionId, PlaneIncarnation};
-    use tidegate_core::lease::{Generation, LeaseName, OwnerHash};
-
-    use super::*;
-
-    #[test]
-    fn only_so_many_ends_wait() {
-        let ends = Ends::new(ClientMetrics::default());
-        let ended = ActivityName {
-            connection: ConnectionId::new("c").unwrap(),
-            lease: LeaseName {
-                owner: OwnerHash::from_bytes([1; 32]),
-                generation: Generation::try_from(1).unwrap(),
-            },
-            plane: PlaneIncarnation(1),
-            number: 1,
-        };
-        for _ in 0..CAPACITY {
-            ends.push(ended.clone());
-        }
-        assert_eq!(ends.metrics.lease_ends_dropped.get(), 0);
-        ends.push(ended);
-        assert_eq!(ends.metrics.lease_ends_dropped.get(), 1);
     }
 }

@@ -17,9 +17,9 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::clock::AwakeClock;
-use super::ends::Ends;
 use super::leased::Leased;
 use crate::metrics::ClientMetrics;
+use crate::notices::Notices;
 
 /// Most leases on connections with something in flight here; attempts of more are refused.
 const MAX_PRESENCES: usize = 16_384;
@@ -41,7 +41,7 @@ pub(crate) struct Leases {
     state: Mutex<State>,
     /// Something began to run, or is known longer or shorter.
     pub(super) changed: Notify,
-    pub(super) ends: Ends,
+    pub(super) ends: Notices<ActivityName>,
     metrics: ClientMetrics,
 }
 
@@ -96,7 +96,7 @@ impl Leases {
                 is_closed: false,
             }),
             changed: Notify::new(),
-            ends: Ends::new(metrics.clone()),
+            ends: Notices::new(metrics.lease_ends_dropped.clone()),
             metrics,
         }
     }

@@ -1,11 +1,12 @@
 //! All metrics of the control plane: one typed tree, labels from closed lists, help text = doc of the family.
 
+mod kinds;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::time::Duration;
 
 use parking_lot::RwLock;
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -20,170 +21,14 @@ pub(crate) use super::lease_metrics::{LeaseFailure, LeaseShown};
 use super::pin_metrics::PinMetrics;
 use super::quota_metrics::QuotaMetrics;
 pub(crate) use super::quota_metrics::{QuotaPoll, QuotaReport};
-
-labels! {
-    /// What a decision said.
-    pub(crate) enum Step {
-        Dispatch = "dispatch",
-        Wait = "wait",
-        Reject = "reject",
-        Plan = "plan",
-        Invalid = "invalid",
-    }
-
-    /// A call to the hot store.
-    pub(crate) enum StoreCall {
-        Write = "write",
-        Read = "read",
-        Check = "check",
-        Begin = "begin",
-        Announce = "announce",
-        Swap = "swap",
-        Cell = "cell",
-        Blob = "blob",
-        Turn = "turn",
-    }
-
-    /// How a store call ended.
-    enum CallResult {
-        Ok = "ok",
-        Failed = "failed",
-    }
-
-    /// What became of a report.
-    pub(crate) enum ReportFate {
-        /// Written to the hot store.
-        Applied = "applied",
-        /// It changed nothing.
-        Unchanged = "unchanged",
-        /// It was applied before, here or by another replica.
-        Duplicate = "duplicate",
-        /// Older than the limit.
-        TooOld = "too_old",
-        /// Not understood, or of something that is not configured.
-        Invalid = "invalid",
-    }
-
-    /// Who counted a turn that all replicas take together.
-    pub(crate) enum TurnTaken {
-        /// The hot store: exact over the fleet.
-        Shared = "shared",
-        /// This replica alone, the store being away.
-        Local = "local",
-    }
-
-    /// Who took a half-open probe.
-    pub(crate) enum ProbeGrant {
-        /// Through the hot store: one in the fleet.
-        Shared = "shared",
-        /// By this replica alone, the store being away.
-        Local = "local",
-        /// Another attempt has it.
-        Refused = "refused",
-    }
-
-    /// What became of a wish for a permit.
-    pub(crate) enum PermitGrant {
-        /// Granted through the hot store: counted in the fleet.
-        Shared = "shared",
-        /// Granted out of a local share, the store being away.
-        Local = "local",
-        /// All permits are out.
-        Refused = "refused",
-        /// All are out and as many wait as may.
-        QueueFull = "queue_full",
-        /// Waited for in vain.
-        TimedOut = "timed_out",
-        /// A request of a quota pool went on without one.
-        Unheld = "unheld",
-    }
-
-    /// What was answered about the pace of a connection; looks do not count.
-    pub(crate) enum AdmissionAnswer {
-        /// The request went.
-        Now = "now",
-        /// Too soon.
-        NotBefore = "not_before",
-        /// Too soon, since the upstream told that little or nothing is left.
-        Spent = "spent",
-        /// As many are under way as may.
-        Full = "full",
-        /// Nobody counts, the store being away.
-        Nobody = "nobody",
-        /// It could not be found out in time.
-        Unknown = "unknown",
-    }
-
-    /// What happened to the renewal of an access token.
-    pub(crate) enum TokenRefresh {
-        /// A token endpoint was asked.
-        Attempt = "attempt",
-        /// A new token is stored.
-        Refreshed = "refreshed",
-        /// The token endpoint gave none.
-        Failed = "failed",
-        /// Another refresh token stood by then.
-        Superseded = "superseded",
-        /// A lease had to be waited out whose holder did not finish.
-        LeaseWaitedOut = "lease_waited_out",
-        /// The durable store or sealing failed.
-        OwnFault = "own_fault",
-    }
-
-    /// Why something that should be kept was not.
-    pub(crate) enum Dropped {
-        /// A transition, because the queue to the durable store was full.
-        HistoryQueueFull = "history_queue_full",
-        /// A transition, because the durable store refused it for good.
-        HistoryRefused = "history_refused",
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct StepLabel {
-    step: Step,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct CallLabel {
-    call: StoreCall,
-    result: CallResult,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct FateLabel {
-    fate: ReportFate,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct GrantLabel {
-    grant: ProbeGrant,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct TurnLabel {
-    taken: TurnTaken,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct PermitLabel {
-    grant: PermitGrant,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct AdmissionLabel {
-    answer: AdmissionAnswer,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct DroppedLabel {
-    reason: Dropped,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct TokenLabel {
-    event: TokenRefresh,
-}
+pub(crate) use kinds::{
+    AdmissionAnswer, Dropped, PermitGrant, ProbeGrant, ReportFate, Step, StoreCall, TokenRefresh,
+    TurnTaken,
+};
+use kinds::{
+    AdmissionLabel, CallLabel, CallResult, DroppedLabel, FateLabel, GrantLabel, PermitLabel,
+    StepLabel, TokenLabel, TurnLabel,
+};
 
 /// Where metrics are named. Both planes of one process share one.
 pub type SharedRegistry = Arc<RwLock<Registry>>;

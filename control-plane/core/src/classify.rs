@@ -378,15 +378,16 @@ fn transport(fault: TransportFault, context: &ClassifyContext<'_>) -> Classifica
     }
 }
 
-/// A stream that failed. One that never became ready says little about the provider, and the absolute deadline
-/// is our own limit: neither is counted by the breaker (`failure-state.md` §1.6). A stream that breaks later is
-/// an ordinary failure (decision 8).
+/// A stream that failed. One that never became ready says little about the provider, and the absolute deadline and the
+/// least throughput are limits of our own: none is counted by the breaker (`failure-state.md` §1.6), and the latter
+/// two, which the upstream knows nothing of, are only recorded (`sessions-and-streams.md` §9). A stream that breaks
+/// later is an ordinary failure (decision 8).
 fn stream(fault: StreamFault, context: &ClassifyContext<'_>) -> Classification {
     let (status, counted) = match fault {
         StreamFault::EarlyEof | StreamFault::Truncated => (502, true),
         StreamFault::IdleTimeout => (504, true),
         StreamFault::ReadinessTimeout => (504, false),
-        StreamFault::DeadlineExceeded => {
+        StreamFault::DeadlineExceeded | StreamFault::ThroughputTooLow => {
             return Verdict::record(Reason::ServerError)
                 .without_breaker()
                 .into_classification(504, None);

@@ -15,6 +15,7 @@
 //! | [`retry_budget`] | how many requests may be retries |
 //! | [`state`] | the two hot values, events, apply, restore |
 //! | [`catalogue`], [`telemetry`] | what models cost and can do; how targets did, and what is left of quotas |
+//! | [`stream`] | when a stream is too slow, is opened again, or is continued |
 //! | [`tool_limit`] | how many tools a provider takes |
 //! | [`routing`] | resolve, gates, exclusions, the attempt driver, final answers |
 
@@ -47,6 +48,7 @@ mod secret_source;
 pub mod session_key;
 pub mod settings;
 pub mod state;
+pub mod stream;
 pub mod telemetry;
 pub mod time;
 pub mod tool_limit;

@@ -121,6 +121,23 @@ pub enum StreamFault {
     IdleTimeout,
     /// The attempt's absolute deadline passed.
     DeadlineExceeded,
+    /// It went on, but with less text than the throughput watchdog asks for (`sessions-and-streams.md` §4.2).
+    ThroughputTooLow,
+}
+
+impl StreamFault {
+    /// The code that clients see (`sessions-and-streams.md` §4.2, §4.6).
+    #[must_use]
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::ReadinessTimeout => "STREAM_READINESS_TIMEOUT",
+            Self::EarlyEof => "STREAM_EARLY_EOF",
+            Self::Truncated => "stream_terminated",
+            Self::IdleTimeout => "stream_idle_timeout",
+            Self::DeadlineExceeded => "attempt_deadline_exceeded",
+            Self::ThroughputTooLow => "STREAM_THROUGHPUT_TOO_LOW",
+        }
+    }
 }
 
 /// Faults of our own making (decision 5). They never reach breaker, cooldown or lockout.

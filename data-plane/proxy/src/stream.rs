@@ -115,11 +115,7 @@ enum Stop {
 impl Stop {
     fn code(self) -> &'static str {
         match self {
-            Self::Fault(StreamFault::IdleTimeout) => "stream_idle_timeout",
-            Self::Fault(StreamFault::DeadlineExceeded) => "attempt_deadline_exceeded",
-            Self::Fault(StreamFault::ReadinessTimeout) => "STREAM_READINESS_TIMEOUT",
-            Self::Fault(StreamFault::EarlyEof) => "STREAM_EARLY_EOF",
-            Self::Fault(StreamFault::Truncated) => "stream_terminated",
+            Self::Fault(fault) => fault.code(),
             Self::Drained => "shutting_down",
             Self::LeaseOver => LeaseError::FenceStale.code(),
             Self::Stalled => "client_stalled",
@@ -130,6 +126,7 @@ impl Stop {
         match self {
             Self::Fault(StreamFault::IdleTimeout) => "the upstream stopped sending",
             Self::Fault(StreamFault::DeadlineExceeded) => "the answer took too long",
+            Self::Fault(StreamFault::ThroughputTooLow) => "the upstream sent too little",
             Self::Fault(
                 StreamFault::ReadinessTimeout | StreamFault::EarlyEof | StreamFault::Truncated,
             ) => "the upstream's stream broke off",

@@ -203,6 +203,7 @@ fn stream_to_proto(fault: StreamFault) -> common::StreamFault {
         StreamFault::Truncated => common::StreamFault::Truncated,
         StreamFault::IdleTimeout => common::StreamFault::IdleTimeout,
         StreamFault::DeadlineExceeded => common::StreamFault::DeadlineExceeded,
+        StreamFault::ThroughputTooLow => common::StreamFault::ThroughputTooLow,
     }
 }
 
@@ -213,6 +214,7 @@ fn stream_from_proto(fault: i32) -> Result<StreamFault, WireError> {
         Ok(common::StreamFault::Truncated) => Ok(StreamFault::Truncated),
         Ok(common::StreamFault::IdleTimeout) => Ok(StreamFault::IdleTimeout),
         Ok(common::StreamFault::DeadlineExceeded) => Ok(StreamFault::DeadlineExceeded),
+        Ok(common::StreamFault::ThroughputTooLow) => Ok(StreamFault::ThroughputTooLow),
         Ok(common::StreamFault::Unspecified) | Err(_) => {
             Err(WireError::invalid("outcome.stream", "unknown fault"))
         }

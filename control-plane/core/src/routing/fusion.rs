@@ -252,7 +252,8 @@ impl Shortfall {
                 | Outcome::Stream(
                     StreamFault::ReadinessTimeout
                     | StreamFault::IdleTimeout
-                    | StreamFault::DeadlineExceeded,
+                    | StreamFault::DeadlineExceeded
+                    | StreamFault::ThroughputTooLow,
                 ),
             ) => Self::Timeout,
             Some(Outcome::Transport(_) | Outcome::Stream(_)) => Self::Threw,

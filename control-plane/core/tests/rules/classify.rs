@@ -175,6 +175,7 @@ fn an_answer_means(
 #[case::idle(Outcome::Stream(StreamFault::IdleTimeout), true)]
 #[case::readiness(Outcome::Stream(StreamFault::ReadinessTimeout), false)]
 #[case::deadline(Outcome::Stream(StreamFault::DeadlineExceeded), false)]
+#[case::throughput(Outcome::Stream(StreamFault::ThroughputTooLow), false)]
 #[case::ours(Outcome::Local(LocalFault::Internal), false)]
 fn the_breaker_counts(#[case] outcome: Outcome, #[case] counts: bool) {
     assert_eq!(judge("acme", Apikey, &outcome).counts_for_breaker, counts);

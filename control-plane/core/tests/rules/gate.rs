@@ -168,6 +168,7 @@ fn failures_decided_before_the_entry_cooled_are_the_same_episode() {
 #[case::our_own_queue(Outcome::Local(LocalFault::QueueFull), 0)]
 #[case::client_gone(Outcome::ClientAbort, 0)]
 #[case::never_ready(Outcome::Stream(StreamFault::ReadinessTimeout), 0)]
+#[case::too_slow(Outcome::Stream(StreamFault::ThroughputTooLow), 0)]
 #[case::request_scoped(answer(502, r#"{"error":{"code":"context_length_exceeded"}}"#), 0)]
 fn what_counts(#[case] outcome: Outcome, #[case] counted: usize) {
     let mut world = counting(Apikey, 1);

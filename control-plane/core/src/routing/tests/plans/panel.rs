@@ -228,6 +228,11 @@ fn a_panel_of_which_nothing_was_sent_is_told_so(
     Some(Outcome::Stream(StreamFault::DeadlineExceeded)),
     "timeout"
 )]
+#[case::too_slow(
+    refused(503, None),
+    Some(Outcome::Stream(StreamFault::ThroughputTooLow)),
+    "timeout"
+)]
 #[case::no_connection(
     refused(503, None),
     Some(Outcome::Transport(TransportFault::Connect)),

@@ -22,6 +22,8 @@ mod renamed;
 mod request_queue;
 mod routing;
 mod stored;
+mod stream_recovery;
+mod streams;
 mod strict;
 #[cfg(test)]
 mod tests;
@@ -39,6 +41,8 @@ pub use overrides::{BreakerOverrides, GateClassOverrides, GateOverrides, Overrid
 pub use request_queue::RequestQueueSettings;
 pub use routing::{EmergencyFallbackSettings, QuotaPreflightSettings, RetryBudgetSettings};
 pub use stored::StoredReading;
+pub use stream_recovery::{StreamRecoverySettings, ThroughputWatchdogSettings};
+pub use streams::{AttemptLimits, StreamSettings};
 pub use token_refresh::TokenRefreshSettings;
 pub use written::{MAX_SETTINGS_BYTES, WrittenSettings};
 
@@ -111,6 +115,8 @@ pub struct Settings {
     pub combo_provider_overrides: BTreeMap<ProviderId, ComboConfig>,
     /// Limits of an upstream attempt.
     pub streams: StreamSettings,
+    /// Streams that break or crawl.
+    pub stream_recovery: StreamRecoverySettings,
     /// Renewal of access tokens (`failure-state.md` §3.9).
     pub token_refresh: TokenRefreshSettings,
     /// What may wait, how fast requests follow each other, how long they take (`sessions-and-streams.md` §3.2).
@@ -244,23 +250,6 @@ pub struct QuotaShareConcurrencyLimitSettings {
     pub enabled: bool,
 }
 
-/// `streams`: limits of one upstream attempt (`sessions-and-streams.md` §4.6).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct StreamSettings {
-    /// Dialling.
-    pub connect_timeout_ms: u64,
-    /// From dispatch to response headers; 0 = off.
-    pub headers_timeout_ms: u64,
-    /// From response headers to the first ready event; 0 = off.
-    pub readiness_timeout_ms: u64,
-    /// Between two useful events; 0 = off.
-    pub idle_timeout_ms: u64,
-    /// From dispatch to the end of the body; 0 = off (decision 46).
-    pub attempt_deadline_ms: u64,
-}
-
 /// Everything the state machines of one provider need, resolved from settings and class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProviderPolicy {
@@ -337,17 +326,5 @@ impl Default for ComboCooldownWaitSettings {
 impl Default for QuotaShareConcurrencyLimitSettings {
     fn default() -> Self {
         Self { enabled: true }
-    }
-}
-
-impl Default for StreamSettings {
-    fn default() -> Self {
-        Self {
-            connect_timeout_ms: 30_000,
-            headers_timeout_ms: 600_000,
-            readiness_timeout_ms: 30_000,
-            idle_timeout_ms: 300_000,
-            attempt_deadline_ms: 1_800_000,
-        }
     }
 }

@@ -32,7 +32,7 @@ use tidegate_core::routing::{
     AttemptsSoFar, Decision, Dispatch, PriorAttempt, RequestFacts, next_target_same_provider,
     pin_key, resolve_request,
 };
-use tidegate_core::settings::StreamSettings;
+use tidegate_core::settings::AttemptLimits;
 use tidegate_core::time::Timestamp;
 use tokio_util::task::TaskTracker;
 
@@ -119,7 +119,7 @@ pub(crate) struct Answer {
     pub(crate) permit: bool,
     /// For a wait for a permit: what to wait for.
     pub(crate) ticket: Option<Ticket>,
-    pub(crate) deadlines: StreamSettings,
+    pub(crate) deadlines: AttemptLimits,
     /// What the last failure meant, and when it happened.
     pub(crate) judged: Option<(Classification, Timestamp)>,
     pub(crate) next_target_same_provider: bool,
@@ -262,7 +262,7 @@ impl Decider {
             attempt,
             permit,
             ticket,
-            deadlines: config.settings.streams.clone(),
+            deadlines: config.settings.attempt_limits(),
             age: self.view.age(local_now()),
             now: self.clock.now(),
             configuration_version: config.version,

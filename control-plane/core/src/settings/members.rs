@@ -8,7 +8,9 @@
 
 use crate::affinity::MAX_AFFINITY_TTL_MS;
 
-use super::{error_rules, gate, leases, request_queue, routing, token_refresh};
+use super::{
+    error_rules, gate, leases, request_queue, routing, stream_recovery, streams, token_refresh,
+};
 
 /// A member and what may stand there.
 #[derive(Clone, Copy, Debug)]
@@ -136,7 +138,6 @@ pub const MAX_COOLDOWN_WAIT_MS: u64 = 300_000;
 const WAITS: Bounds = Bounds::same(0, 10);
 const WAIT_MS: Bounds = Bounds::same(0, MAX_COOLDOWN_WAIT_MS);
 const DEDUP_MS: Bounds = Bounds::same(0, 60_000);
-const STREAM_MS: Bounds = Bounds::same(0, 3_600_000);
 
 /// Every section.
 pub(super) const SECTIONS: &[Member] = &[
@@ -156,7 +157,8 @@ pub(super) const SECTIONS: &[Member] = &[
     Member::members("quotaShareConcurrencyLimit", QUOTA_SHARE_CONCURRENCY_LIMIT),
     Member::entries("comboDefaults"),
     Member::entries("comboProviderOverrides"),
-    Member::members("streams", STREAMS),
+    Member::members("streams", streams::MEMBERS),
+    Member::members("streamRecovery", stream_recovery::MEMBERS),
     Member::members("tokenRefresh", token_refresh::MEMBERS),
     Member::members("requestQueue", request_queue::MEMBERS),
     Member::whole("sessionAffinityTtlMs", Bounds::same(0, MAX_AFFINITY_TTL_MS)),
@@ -223,11 +225,3 @@ const COMBO_COOLDOWN_WAIT: &[Member] = &[
 ];
 
 const QUOTA_SHARE_CONCURRENCY_LIMIT: &[Member] = &[Member::flag("enabled")];
-
-const STREAMS: &[Member] = &[
-    Member::whole("connectTimeoutMs", Bounds::same(1, 600_000)),
-    Member::whole("headersTimeoutMs", STREAM_MS),
-    Member::whole("readinessTimeoutMs", STREAM_MS),
-    Member::whole("idleTimeoutMs", STREAM_MS),
-    Member::whole("attemptDeadlineMs", STREAM_MS),
-];

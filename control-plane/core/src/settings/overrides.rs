@@ -5,11 +5,15 @@
 //! number, negative or, where 0 has no meaning, 0 counts as unset; one out of bounds is brought into them,
 //! and fractions are cut off (`sessions-and-streams.md` §3.3).
 
+pub(super) mod named;
+
 use super::ProviderClass;
 use super::gate::{FAILURES, FIRST_RETRY_MS, LONGEST_RETRY_MS, SPAN_MS};
 use super::members::{Bounds, RESET_TIMEOUT_MS, THRESHOLD};
 use super::number::truncated_text;
 use super::request_queue::{MAX_QUEUE_DEPTH, MAX_WAIT_MS};
+
+use named::Named;
 
 const CIRCUIT_BREAKER: &str = "OMNIROUTE_CIRCUIT_BREAKER_";
 const PROVIDER_BREAKER: &str = "OMNIROUTE_PROVIDER_BREAKER_";
@@ -33,6 +37,7 @@ pub struct Overrides {
     emergency_fallback: Option<bool>,
     max_wait_ms: Option<u64>,
     max_queue_depth: Option<u64>,
+    named: Named,
 }
 
 /// What the environment overrides of the cooldown gate for every class. `None` leaves what is built in.
@@ -88,6 +93,25 @@ impl Overrides {
         overrides
     }
 
+    /// Whether a variable of this name is one of the contract's that act here. Others may hold secrets: whoever hands an
+    /// environment on hands on these only.
+    #[must_use]
+    pub fn reads(name: &str) -> bool {
+        let of_class =
+            |prefix| class_member(name, prefix).is_some_and(|(_, member)| !member.is_empty());
+        let others = [
+            EMERGENCY_FALLBACK,
+            RATE_LIMIT_MAX_WAIT_MS,
+            RATE_LIMIT_MAX_QUEUE_DEPTH,
+        ];
+        let of_gate = name.strip_prefix(PROVIDER_COOLDOWN);
+        others.contains(&name)
+            || of_class(CIRCUIT_BREAKER)
+            || of_class(PROVIDER_BREAKER)
+            || of_gate.is_some_and(|member| ["ENABLED", "MIN_MS", "MAX_MS"].contains(&member))
+            || named::reads(name)
+    }
+
     /// The overrides of a class.
     #[must_use]
     pub fn of(&self, class: ProviderClass) -> &BreakerOverrides {
@@ -132,6 +156,11 @@ impl Overrides {
         self.max_queue_depth
     }
 
+    /// What variables with names of their own say.
+    pub(super) fn named(&self) -> &Named {
+        &self.named
+    }
+
     /// The variable that decides a member of the settings, when one does.
     pub(super) fn variable_of(&self, path: &[&str]) -> Option<String> {
         match *path {
@@ -159,7 +188,7 @@ impl Overrides {
                 };
                 is_set.then(|| format!("{PROVIDER_COOLDOWN}{name}"))
             }
-            _ => None,
+            _ => self.named.variable_of(path).map(str::to_owned),
         }
     }
 
@@ -232,6 +261,8 @@ impl Overrides {
                 "MAX_MS" => gate.max_retry_cooldown_ms = within_u64(number, LONGEST_RETRY_MS),
                 _ => {}
             }
+        } else {
+            self.named.set(name, value);
         }
     }
 

@@ -133,6 +133,8 @@ impl Settings {
                 .unwrap_or(EMERGENCY_FALLBACK_ENABLED),
         );
         self.request_queue.fill_in(overrides);
+        self.streams.fill_in(overrides.named());
+        self.stream_recovery.fill_in(overrides.named());
         self
     }
 }

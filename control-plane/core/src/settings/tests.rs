@@ -4,6 +4,7 @@ mod admission;
 mod effective;
 mod readings;
 mod schema;
+mod streams;
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -270,7 +271,8 @@ fn a_failure_threshold_lowered_alone_takes_the_degradation_with_it() {
 #[case::headers(json!({"streams": {"headersTimeoutMs": 3_600_001}}), "streams.headersTimeoutMs")]
 #[case::readiness(json!({"streams": {"readinessTimeoutMs": 3_600_001}}), "streams.readinessTimeoutMs")]
 #[case::idle(json!({"streams": {"idleTimeoutMs": 3_600_001}}), "streams.idleTimeoutMs")]
-#[case::deadline(json!({"streams": {"attemptDeadlineMs": 3_600_001}}), "streams.attemptDeadlineMs")]
+#[case::deadline(json!({"streamRecovery": {"attemptDeadlineMs": 3_600_001}}), "streamRecovery.attemptDeadlineMs")]
+#[case::early_keepalive(json!({"streams": {"earlyKeepaliveMs": 30_001}}), "streams.earlyKeepaliveMs")]
 fn out_of_bounds(#[case] value: Value, #[case] field: &str) {
     let violations = settings(value).violations();
     let fields: Vec<_> = violations.iter().map(|one| one.field.as_str()).collect();
@@ -283,7 +285,7 @@ fn out_of_bounds(#[case] value: Value, #[case] field: &str) {
 #[case::dedup_off(json!({"providerBreaker": {"dedupConnectionMs": 0, "dedupProviderMs": 0}}))]
 #[case::no_codes_means_the_default(json!({"modelLockout": {"errorCodes": []}}))]
 #[case::waits_off(json!({"waitForCooldown": {"maxRetries": 0, "maxRetryWaitSec": 0}, "comboCooldownWait": {"maxWaitMs": 0, "maxAttempts": 0}}))]
-#[case::limits_off(json!({"streams": {"headersTimeoutMs": 0, "readinessTimeoutMs": 0, "idleTimeoutMs": 0, "attemptDeadlineMs": 0}}))]
+#[case::limits_off(json!({"streams": {"headersTimeoutMs": 0, "readinessTimeoutMs": 0, "idleTimeoutMs": 0}, "streamRecovery": {"attemptDeadlineMs": 0}}))]
 fn within_bounds(#[case] value: Value) {
     assert_eq!(settings(value).violations(), []);
 }

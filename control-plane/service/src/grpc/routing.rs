@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tidegate_core::config::Config;
 use tidegate_core::ids::{AttemptId, ConnectionId, EgressId, KeyId, PlaneIncarnation, ProviderId};
 use tidegate_core::routing::{Decision, Exclusion, WaitKind};
-use tidegate_core::settings::StreamSettings;
+use tidegate_core::settings::AttemptLimits;
 use tidegate_core::time::Timestamp;
 use tidegate_proto::common::v1 as common;
 use tidegate_proto::routing::v1 as proto;
@@ -286,7 +286,7 @@ fn response(answer: Answer) -> Result<proto::DecideResponse, Status> {
             deadlines: Some(proto::Deadlines {
                 // No limit is 0.
                 target_ms: dispatch.timeout_ms.map_or(0, |limit| limit.max(1)),
-                ..deadlines(&answer.deadlines)
+                ..deadlines(answer.deadlines)
             }),
             order: dispatch.order,
             max_tools: dispatch.max_tools,
@@ -354,13 +354,13 @@ pub(super) fn exclusions(excluded: &[Exclusion], now: Timestamp) -> Vec<common::
         .collect()
 }
 
-fn deadlines(settings: &StreamSettings) -> proto::Deadlines {
+fn deadlines(limits: AttemptLimits) -> proto::Deadlines {
     proto::Deadlines {
-        connect_ms: settings.connect_timeout_ms,
-        headers_ms: settings.headers_timeout_ms,
-        readiness_ms: settings.readiness_timeout_ms,
-        idle_ms: settings.idle_timeout_ms,
-        attempt_ms: settings.attempt_deadline_ms,
+        connect_ms: limits.connect_ms,
+        headers_ms: limits.headers_ms,
+        readiness_ms: limits.readiness_ms,
+        idle_ms: limits.idle_ms,
+        attempt_ms: limits.attempt_ms,
         target_ms: 0,
     }
 }

@@ -16,7 +16,7 @@ use tidegate_core::routing::{
     self, AttemptsSoFar, Decision, DecisionTurns, Dispatch as Decided, Input, PermitPolicy,
     PriorAttempt, Rejection, View, WithFull,
 };
-use tidegate_core::settings::StreamSettings;
+use tidegate_core::settings::AttemptLimits;
 use tidegate_core::state::ProviderState;
 use tidegate_core::telemetry::Telemetry;
 use tidegate_core::time::Timestamp;
@@ -400,20 +400,20 @@ fn unavailable(message: &str) -> Rejection {
 }
 
 fn deadlines(config: &Config) -> Deadlines {
-    let StreamSettings {
-        connect_timeout_ms,
-        headers_timeout_ms,
-        readiness_timeout_ms,
-        idle_timeout_ms,
-        attempt_deadline_ms,
-    } = config.settings.streams;
+    let AttemptLimits {
+        connect_ms,
+        headers_ms,
+        readiness_ms,
+        idle_ms,
+        attempt_ms,
+    } = config.settings.attempt_limits();
     let limit = |ms: u64| (ms > 0).then(|| Duration::from_millis(ms));
     Deadlines {
-        connect: limit(connect_timeout_ms),
-        headers: limit(headers_timeout_ms),
-        readiness: limit(readiness_timeout_ms),
-        idle: limit(idle_timeout_ms),
-        attempt: limit(attempt_deadline_ms),
+        connect: limit(connect_ms),
+        headers: limit(headers_ms),
+        readiness: limit(readiness_ms),
+        idle: limit(idle_ms),
+        attempt: limit(attempt_ms),
         target: None,
     }
 }

@@ -159,7 +159,7 @@ async fn settings_of_a_newer_release_are_no_reason_to_refuse_a_configuration() {
     })
     .await;
     let snapshot = setting.client.snapshot().unwrap();
-    assert_eq!(snapshot.config.settings.streams.idle_timeout_ms, 7_000);
+    assert_eq!(snapshot.config.settings.attempt_limits().idle_ms, 7_000);
     assert_eq!(snapshot.config.mended.len(), 3);
 }
 

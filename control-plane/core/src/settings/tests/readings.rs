@@ -184,7 +184,10 @@ fn a_document_of_a_newer_release_or_of_a_hand_is_no_reason_not_to_start() {
     let config = Config::build_stored(document.clone(), 1, &overrides).unwrap();
     let apikey = &config.settings.provider_breaker.apikey;
     assert_eq!(apikey.failure_threshold, Some(3));
-    assert_eq!(config.settings.streams, StreamSettings::default());
+    assert_eq!(
+        config.settings.attempt_limits(),
+        Settings::default().attempt_limits()
+    );
     assert_eq!(config.mended.len(), expected.len());
     // What this release does not know is not lost.
     assert_eq!(config.document.settings, document.settings);

@@ -9,15 +9,13 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use secrecy::{ExposeSecret as _, SecretString};
 use tidegate_control::plane::{Certificate, DecisionLimits, Identity, ServerTlsConfig, Tokens};
+use tidegate_core::settings::Overrides;
 use tidegate_store::seal::{Sealer, SealingKey};
 use tidegate_store_redis::{RedisConfig, RedisMode};
 
 use crate::cli::{Args, DatabaseArgs, RedisArgs, RedisKind, SecretArgs, TlsArgs};
 
-/// Contract variables that override defaults, by the beginning of their names. Others, which may hold secrets, are not
-/// read and not sent to data planes.
-const OVERRIDES: [&str; 2] = ["OMNIROUTE_CIRCUIT_BREAKER_", "OMNIROUTE_PROVIDER_BREAKER_"];
-/// Longest value of such a variable, in bytes.
+/// Longest value of a contract variable that overrides defaults, in bytes.
 const MAX_OVERRIDE_BYTES: usize = 64;
 
 /// Settings that can be run.
@@ -247,16 +245,14 @@ fn secret(
     Ok(Some(SecretString::from(trimmed)))
 }
 
+/// The contract variables that act, as they are sent to data planes. Others may hold secrets.
 fn overrides(
     environment: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> BTreeMap<String, String> {
     environment
         .into_iter()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .filter(|(name, value)| {
-            OVERRIDES.iter().any(|prefix| name.starts_with(prefix))
-                && value.len() <= MAX_OVERRIDE_BYTES
-        })
+        .filter(|(name, value)| Overrides::reads(name) && value.len() <= MAX_OVERRIDE_BYTES)
         .collect()
 }
 
@@ -336,9 +332,20 @@ mod tests {
                 "OMNIROUTE_PROVIDER_BREAKER_OAUTH_DEGRADATION_THRESHOLD",
                 "4",
             ),
+            variable("RATE_LIMIT_MAX_WAIT_MS", "9000"),
+            variable("PROVIDER_COOLDOWN_ENABLED", "on"),
+            variable("STREAM_RECOVERY_ENABLED", "true"),
+            variable("REQUEST_TIMEOUT_MS", &"9".repeat(65)),
             variable("OMNIROUTE_API_KEY", "secret"),
             variable("PATH", "/bin"),
         ]);
-        assert_eq!(found.len(), 1);
+        let names: Vec<&str> = found.keys().map(String::as_str).collect();
+        let expected = [
+            "OMNIROUTE_PROVIDER_BREAKER_OAUTH_DEGRADATION_THRESHOLD",
+            "PROVIDER_COOLDOWN_ENABLED",
+            "RATE_LIMIT_MAX_WAIT_MS",
+            "STREAM_RECOVERY_ENABLED",
+        ];
+        assert_eq!(names, expected);
     }
 }

@@ -46,8 +46,6 @@ const CONTROL_DRAIN: Duration = Duration::from_secs(5);
 const PARTS: usize = 2;
 /// Variable of the contract that requires a key even when none is configured.
 const REQUIRE_KEY_VARIABLE: &str = "REQUIRE_API_KEY";
-/// Variables of the contract with this prefix override defaults.
-const OVERRIDE_PREFIX: &str = "OMNIROUTE_";
 
 /// Where to listen and where to keep things.
 #[derive(Debug)]
@@ -107,7 +105,7 @@ pub(crate) fn key_is_required() -> bool {
 fn contract_variables() -> impl Iterator<Item = (String, String)> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .filter(|(name, _)| name.starts_with(OVERRIDE_PREFIX))
+        .filter(|(name, _)| Overrides::reads(name))
 }
 
 impl Standalone {

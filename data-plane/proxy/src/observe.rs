@@ -200,6 +200,8 @@ pub(crate) async fn attempt(
     if is_event_stream(response.headers()) {
         return stream(response, dialect, clock).await;
     }
+    // Also when a stream was asked for and comes in another format: in the middle of one that nobody here knows a
+    // client could not be told of a failure, so it gets all of the answer or, in time for a fail-over, none.
     whole(response, clock, max_answer_bytes).await
 }
 

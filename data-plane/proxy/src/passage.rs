@@ -8,8 +8,62 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
+use tidegate_core::stream::{Progress, Turn};
 
-use crate::sse::{Class, Dialect, End, Judge, MAX_EVENT_BYTES, Scanner, Tokens};
+use crate::sse::{Class, Dialect, End, Judge, MAX_EVENT_BYTES, Scanner, Tokens, bar};
+
+/// What one chunk brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Taken {
+    /// There was something useful or protected, so that idle time begins anew.
+    pub(crate) progressed: bool,
+    /// What the throughput watchdog sees of the chunk, which is the same to it as all events one by one.
+    pub(crate) progress: [Progress; 3],
+}
+
+/// What the watchdog sees of the events of a chunk, however many they are. It judges once a chunk, so it matters how
+/// much text there was, whether anything was protected, and whether it still is, but not how often that changed.
+#[derive(Debug)]
+struct Sum {
+    useful_bytes: u64,
+    was_protected: bool,
+    last: Progress,
+}
+
+impl Sum {
+    fn new() -> Self {
+        Self {
+            useful_bytes: 0,
+            was_protected: false,
+            last: Progress::Nothing,
+        }
+    }
+
+    fn add(&mut self, progress: Progress) {
+        match progress {
+            Progress::Nothing | Progress::Useful { bytes: 0 } => {}
+            Progress::Useful { bytes } => {
+                self.useful_bytes = self.useful_bytes.saturating_add(bytes);
+                self.last = Progress::Nothing;
+            }
+            Progress::Protected => {
+                self.was_protected = true;
+                self.last = progress;
+            }
+            Progress::ProtectedEnds => self.last = progress,
+        }
+    }
+
+    fn total(self) -> [Progress; 3] {
+        let before = if self.was_protected {
+            Progress::Protected
+        } else {
+            Progress::Nothing
+        };
+        let bytes = self.useful_bytes;
+        [before, Progress::Useful { bytes }, self.last]
+    }
+}
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -26,6 +80,7 @@ pub(crate) struct Passage {
     /// The client has been handed the beginning of an event.
     inside: bool,
     ready: bool,
+    turn: Option<Turn>,
 }
 
 impl Passage {
@@ -40,15 +95,31 @@ impl Passage {
             begun_bytes: 0,
             inside: false,
             ready: false,
+            turn: None,
         }
     }
 
-    /// Takes the next bytes of the upstream. True when they were progress.
-    pub(crate) fn take(&mut self, mut chunk: Bytes) -> bool {
+    /// Also keeps what the events that go on to the client add to a chat turn.
+    pub(crate) fn keeping(self, turn: Turn) -> Self {
+        Self {
+            turn: Some(turn),
+            ..self
+        }
+    }
+
+    /// The turn so far, if it is kept.
+    pub(crate) fn turn_mut(&mut self) -> Option<&mut Turn> {
+        self.turn.as_mut()
+    }
+
+    /// Takes the next bytes of the upstream.
+    pub(crate) fn take(&mut self, mut chunk: Bytes) -> Taken {
         let mut progressed = false;
-        let (judge, ready) = (&mut self.judge, &mut self.ready);
+        let mut sum = Sum::new();
+        let (judge, ready, turn) = (&mut self.judge, &mut self.ready, &mut self.turn);
         let boundary = self.scanner.feed(&chunk, &mut |event| {
-            let seen = judge.see(&event);
+            let seen = judge.see(&event, turn.as_mut());
+            sum.add(seen.progress);
             // What follows an error does not make a stream good.
             *ready |= seen.ready && judge.error.is_none();
             progressed |= matches!(seen.class, Class::Useful | Class::Protected);
@@ -67,19 +138,32 @@ impl Passage {
         if large || (self.inside && self.begun_bytes > 0) {
             self.release();
             self.inside = true;
-            self.ready |= self.judge.error.is_none();
-            // So large an event is a useful one, and its pieces are progress.
-            progressed = true;
+            // So large an event says something, and its pieces are progress. What is not even data is nothing.
+            if self.scanner.is_in_data() {
+                self.ready |= self.judge.error.is_none();
+                progressed = true;
+                sum.add(Progress::Protected);
+                if let Some(turn) = &mut self.turn {
+                    bar(turn);
+                }
+            }
         }
-        progressed
+        Taken {
+            progressed,
+            progress: sum.total(),
+        }
     }
 
     /// The upstream ended its stream. An event that lacks only its blank line counts and goes on as it is.
     pub(crate) fn finish(&mut self) {
-        let (judge, ready) = (&mut self.judge, &mut self.ready);
+        let (judge, ready, turn) = (&mut self.judge, &mut self.ready, &mut self.turn);
         self.scanner.finish(&mut |event| {
-            *ready |= judge.see(&event).ready && judge.error.is_none();
+            *ready |= judge.see(&event, None).ready && judge.error.is_none();
+            if judge.end > End::Open {
+                judge.see(&event, turn.as_mut());
+            }
         });
+        self.judge.finish();
         if self.judge.end > End::Open {
             self.release();
         }
@@ -119,6 +203,11 @@ impl Passage {
         self.judge.error.take()
     }
 
+    /// Bytes that wait here: for the client, or for the end of their event.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.whole_bytes.saturating_add(self.begun_bytes)
+    }
+
     /// More than one event's worth waits for the client.
     pub(crate) fn is_full(&self) -> bool {
         self.whole_bytes > MAX_EVENT_BYTES
@@ -147,115 +236,4 @@ impl Passage {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    /// What reached the client, and what was learned.
-    fn pass(chunks: &[&[u8]], finish: bool) -> (Vec<u8>, End, Tokens, bool, bool) {
-        let mut passage = Passage::new(Dialect::Chat);
-        let mut client = Vec::new();
-        for chunk in chunks {
-            passage.take(Bytes::copy_from_slice(chunk));
-            while let Some(bytes) = passage.next() {
-                client.extend_from_slice(&bytes);
-            }
-        }
-        if finish {
-            passage.finish();
-            while let Some(bytes) = passage.next() {
-                client.extend_from_slice(&bytes);
-            }
-        }
-        let learned = (passage.end(), passage.tokens());
-        (
-            client,
-            learned.0,
-            learned.1,
-            passage.is_ready(),
-            passage.has_error(),
-        )
-    }
-
-    const CHAT: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"h\u{e9}\"}}]}\n\n\
-        : comment\n\ndata: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\r\n\r\n\
-        data: {\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":4}}\n\n\
-        data: [DONE]\n\n";
-
-    #[test]
-    fn an_unfinished_event_waits() {
-        let (client, end, ..) = pass(&[b"data: a\n\ndata: {\"half"], false);
-        assert_eq!(client, b"data: a\n\n");
-        assert_eq!(end, End::Open);
-    }
-
-    #[test]
-    fn an_unfinished_event_of_an_ended_stream_is_dropped() {
-        let (client, end, ..) = pass(&[b"data: {\"a\":1}\n\ndata: {\"half"], true);
-        assert_eq!(client, b"data: {\"a\":1}\n\n");
-        assert_eq!(end, End::Open);
-    }
-
-    #[test]
-    fn a_last_event_without_its_blank_line_goes_on() {
-        let (client, end, ..) = pass(&[b"data: {\"a\":1}\n\ndata: [DONE]"], true);
-        assert_eq!(client, b"data: {\"a\":1}\n\ndata: [DONE]");
-        assert_eq!(end, End::Closed);
-    }
-
-    #[test]
-    fn an_event_too_large_to_hold_goes_on_in_pieces() {
-        let piece = Bytes::from(vec![b'x'; 100_000]);
-        let mut passage = Passage::new(Dialect::Chat);
-        passage.take(Bytes::from_static(b"data: "));
-        let mut passed = 0;
-        for _ in 0..10 {
-            passage.take(piece.clone());
-            while let Some(bytes) = passage.next() {
-                passed += bytes.len();
-            }
-        }
-        assert_eq!(passed, 6 + 10 * piece.len());
-        assert!(passage.is_inside());
-        passage.take(Bytes::from_static(b"\n\n"));
-        assert!(!passage.is_inside());
-    }
-
-    #[test]
-    fn nothing_after_an_error_makes_a_stream_ready() {
-        let text = "data: {\"error\":{\"message\":\"no\"}}\n\n".to_owned() + CHAT;
-        let (_, _, _, ready, error) = pass(&[text.as_bytes()], true);
-        assert!(error && !ready);
-    }
-
-    proptest! {
-        #[test]
-        fn any_chunking_gives_the_client_the_same_bytes(
-            cuts in prop::collection::vec(0..CHAT.len(), 0..20),
-        ) {
-            let bytes = CHAT.as_bytes();
-            let mut cuts = cuts;
-            cuts.extend([0, bytes.len()]);
-            cuts.sort_unstable();
-            let chunks: Vec<&[u8]> = cuts.windows(2).map(|pair| &bytes[pair[0]..pair[1]]).collect();
-            let passed = pass(&chunks, true);
-            prop_assert_eq!(passed.0.as_slice(), bytes);
-            prop_assert_eq!(passed, pass(&[bytes], true));
-        }
-
-        #[test]
-        fn wherever_a_stream_breaks_the_client_has_whole_events(
-            cut in 0..CHAT.len(),
-            size in 1_usize..40,
-        ) {
-            let chunks: Vec<&[u8]> = CHAT.as_bytes()[..cut].chunks(size).collect();
-            let (client, ..) = pass(&chunks, false);
-            prop_assert!(CHAT.as_bytes().starts_with(&client));
-            let whole = client.is_empty()
-                || client.ends_with(b"\n\n")
-                || client.ends_with(b"\r\n\r");
-            prop_assert!(whole || client.ends_with(b"\r\n\r\n"), "{client:?}");
-        }
-    }
-}
+mod tests;

@@ -4,8 +4,9 @@
 mod judge;
 mod scan;
 mod shapes;
+mod text;
 mod tokens;
 
-pub(crate) use judge::{Class, Dialect, End, Judge};
+pub(crate) use judge::{Class, Dialect, End, Judge, bar};
 pub(crate) use scan::{Event, MAX_EVENT_BYTES, Scanner};
 pub(crate) use tokens::Tokens;

@@ -203,7 +203,7 @@ impl<C: ControlPort> Flow<C> {
     }
 
     fn take(&mut self, data: Bytes) {
-        if self.passage.take(data) {
+        if self.passage.take(data).progressed {
             self.progress = Instant::now();
         }
         if self.linger.is_none() && self.passage.end() == End::Closed {

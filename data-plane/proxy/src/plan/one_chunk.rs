@@ -258,7 +258,11 @@ mod tests {
     fn the_stream_is_a_whole_one_of_its_dialect(#[case] dialect: Dialect) {
         let body = answer(dialect).to_string();
         let mut passage = Passage::new(dialect);
-        assert!(passage.take(stream(dialect, body.as_bytes(), true).unwrap()));
+        assert!(
+            passage
+                .take(stream(dialect, body.as_bytes(), true).unwrap())
+                .progressed
+        );
         assert!(passage.is_ready() && !passage.has_error());
         assert_eq!(passage.end(), End::Closed);
         assert_eq!(passage.tokens(), USAGE);

@@ -1,19 +1,34 @@
-//! What an event means (`sessions-and-streams.md` §4.1).
+//! What an event means (`sessions-and-streams.md` §4.1, §4.2).
 //!
-//! | class | readiness | idle time |
-//! |---|---|---|
-//! | useful, protected | ready | begins anew |
-//! | lifecycle | ready | goes on |
-//! | neutral | not ready, unless it is not JSON at all | goes on |
-//! | terminal | ready, except a bare `[DONE]` | no matter |
-//! | error | never; before readiness it is the attempt's failure | no matter |
+//! | class | readiness | idle time | throughput watchdog |
+//! |---|---|---|---|
+//! | useful | ready | begins anew | its text counts and ends what was protected |
+//! | protected | ready | begins anew | suspends judgement; with text in it, the text does not count |
+//! | lifecycle | ready | goes on | nothing |
+//! | neutral | not ready, unless it is not JSON at all | goes on | nothing |
+//! | terminal | ready, except a bare `[DONE]` | no matter | suspends judgement: no more text is due |
+//! | error | never; before readiness it is the attempt's failure | no matter | nothing |
 //!
-//! Audio and calls of built-in tools count as protected: they are progress, though no text.
+//! Protected is what makes progress that cannot be measured as text: tool calls and reasoning, and also audio,
+//! calls of built-in tools, citations, content that is not a text, and events too long to be read. Empty lists and
+//! texts protect nothing.
+//!
+//! What is protected ends with text, or with the event that says that a tool call or reasoning is complete. That
+//! is not so for a tool which the upstream runs itself: it is in flight until its result is there.
+//!
+//! **Foreign streams.** As long as nothing of the dialect was seen, its events are taken for those of a format that
+//! nobody here knows: they make the stream ready, are never judged by the watchdog, and an orderly end of the
+//! connection is a good one. Idle time goes on, since what only looks busy must not live for ever.
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
+use tidegate_core::stream::{Progress, Turn};
 
-use super::shapes::{ChatChunk, ChatDelta, MessagesEvent, ResponsesEvent, is_something, is_text};
+use super::shapes::{
+    ChatChoice, ChatChunk, ChatDelta, MessagesDelta, MessagesEvent, ResponsesEvent, Word,
+    is_something,
+};
+use super::text::{read, utf8_bytes};
 use super::{Event, Tokens};
 use crate::endpoint::Endpoint;
 
@@ -75,6 +90,8 @@ pub(crate) struct Seen {
     pub(crate) class: Class,
     /// It makes the stream a good one.
     pub(crate) ready: bool,
+    /// What the throughput watchdog sees of it.
+    pub(crate) progress: Progress,
 }
 
 /// Looks at the events of one stream and remembers what they add up to.
@@ -89,6 +106,12 @@ pub(crate) struct Judge {
     pub(crate) sequence: Option<u64>,
     /// The first error event, as an error body.
     pub(crate) error: Option<Bytes>,
+    /// The block of a messages stream with whose stop what is protected ends.
+    protected_block: Option<u64>,
+    /// Something that only this dialect says was seen.
+    speaks: bool,
+    /// Something that this dialect does not say was seen.
+    is_foreign: bool,
 }
 
 impl Judge {
@@ -99,73 +122,127 @@ impl Judge {
             tokens: Tokens::default(),
             sequence: None,
             error: None,
+            protected_block: None,
+            speaks: false,
+            is_foreign: false,
         }
     }
 
-    pub(crate) fn see(&mut self, event: &Event<'_>) -> Seen {
+    /// Looks at the next event. A `turn` that is given is told what the event adds to it, if this is a chat.
+    pub(crate) fn see(&mut self, event: &Event<'_>, turn: Option<&mut Turn>) -> Seen {
         if event.cut {
+            if let Some(turn) = turn {
+                bar(turn);
+            }
             return self.see_cut(event);
         }
+        let name = String::from_utf8_lossy(event.name);
         let seen = match self.dialect {
-            Dialect::Chat => self.see_chat(event),
-            Dialect::Responses => self.see_responses(event),
-            Dialect::Messages => self.see_messages(event),
+            Dialect::Chat => self.see_chat(event.data, &name, turn),
+            Dialect::Responses => self.see_responses(event.data, &name),
+            Dialect::Messages => self.see_messages(event.data, &name),
         };
-        seen.unwrap_or(Seen {
-            class: Class::Neutral,
+        seen.unwrap_or_else(|| Seen {
             ready: true,
+            ..self.foreign(Class::Neutral)
         })
     }
 
-    fn see_chat(&mut self, event: &Event<'_>) -> Option<Seen> {
-        if event.data.trim_ascii() == b"[DONE]" {
+    /// The upstream ended its stream in order. That is a good end of a stream of which nothing was understood.
+    pub(crate) fn finish(&mut self) {
+        if self.is_foreign && !self.speaks {
+            self.end = self.end.max(End::Finished);
+        }
+    }
+
+    /// An event that the dialect does not know; `class` is what such an event is where the dialect is spoken.
+    fn foreign(&mut self, class: Class) -> Seen {
+        self.is_foreign = true;
+        if self.speaks {
+            return seen(class);
+        }
+        Seen {
+            class: Class::Neutral,
+            ready: true,
+            progress: Progress::Protected,
+        }
+    }
+
+    fn see_chat(&mut self, data: &[u8], name: &str, mut turn: Option<&mut Turn>) -> Option<Seen> {
+        if data.trim_ascii() == b"[DONE]" {
             self.end = End::Closed;
+            self.speaks = true;
+            if let Some(turn) = turn {
+                turn.done();
+            }
             return Some(Seen {
-                class: Class::Terminal,
                 ready: false,
+                ..seen(Class::Terminal)
             });
         }
-        let chunk: ChatChunk<'_> = serde_json::from_slice(event.data).ok()?;
+        let chunk: ChatChunk<'_> = serde_json::from_slice(data).ok()?;
         if let Some(error) = chunk.error.filter(|error| is_something(Some(error))) {
             return Some(self.fail(error_body(error)));
         }
         if let Some(usage) = chunk.usage {
             self.tokens.learn(usage);
         }
-        let mut class = Class::Neutral;
-        for choice in chunk.choices.iter().flatten() {
-            let delta = choice.delta.as_ref();
-            let found = if is_something(choice.finish_reason) {
-                self.end = self.end.max(End::Finished);
-                Class::Terminal
-            } else if delta.is_some_and(is_protected) {
-                Class::Protected
-            } else if is_text(choice.text) || delta.is_some_and(has_text) {
-                Class::Useful
-            } else if delta.is_some_and(|delta| is_something(delta.role)) {
-                Class::Lifecycle
-            } else {
-                Class::Neutral
-            };
-            class = weightier(class, found);
+        let mut protected = names_protected(name) || is_protected_kind(chunk.kind.as_ref());
+        let is_known = chunk.choices.is_some() || chunk.usage.is_some();
+        self.speaks |= is_known;
+        if !is_known && !protected {
+            return Some(match chunk.kind.as_ref().map_or(name, Word::as_str) {
+                "ping" | "keepalive" => seen(Class::Neutral),
+                _ if chunk.is_named() => seen(Class::Neutral),
+                _ => self.foreign(Class::Neutral),
+            });
         }
-        Some(seen(class))
+        let mut useful = 0_u64;
+        let mut finished = false;
+        let mut begun = false;
+        for choice in chunk.choices.iter().flatten() {
+            useful = useful.saturating_add(utf8_bytes(choice.text));
+            finished |= is_something(choice.finish_reason);
+            if let Some(delta) = &choice.delta {
+                useful = useful.saturating_add(text_bytes(delta));
+                protected |= is_protected(delta);
+                begun |= is_something(delta.role);
+            }
+            if let Some(turn) = turn.as_deref_mut() {
+                tell(turn, choice);
+            }
+        }
+        if finished {
+            self.end = self.end.max(End::Finished);
+        }
+        Some(if protected {
+            seen(Class::Protected)
+        } else if useful > 0 {
+            useful_text(useful)
+        } else if finished {
+            seen(Class::Terminal)
+        } else if begun {
+            seen(Class::Lifecycle)
+        } else {
+            seen(Class::Neutral)
+        })
     }
 
-    fn see_responses(&mut self, event: &Event<'_>) -> Option<Seen> {
-        let read: ResponsesEvent<'_> = serde_json::from_slice(event.data).ok()?;
+    fn see_responses(&mut self, data: &[u8], name: &str) -> Option<Seen> {
+        let read: ResponsesEvent<'_> = serde_json::from_slice(data).ok()?;
         self.sequence = read.sequence_number.or(self.sequence);
         let response = read.response.as_ref();
         if let Some(usage) = response.and_then(|response| response.usage) {
             self.tokens.learn(usage);
         }
-        let name = String::from_utf8_lossy(event.name);
-        let kind = read.kind.as_deref().unwrap_or(&name);
+        let kind = read.kind.as_ref().map_or(name, Word::as_str);
+        let item = read.item.as_ref().and_then(|item| item.kind.as_ref());
+        self.speaks |= kind.starts_with("response.");
         Some(match kind {
-            "error" => self.fail(Bytes::copy_from_slice(event.data)),
+            "error" => self.fail(Bytes::copy_from_slice(data)),
             "response.failed" => {
                 let error = response.and_then(|response| response.error);
-                let body = error.map_or_else(|| Bytes::copy_from_slice(event.data), error_body);
+                let body = error.map_or_else(|| Bytes::copy_from_slice(data), error_body);
                 self.fail(body)
             }
             "response.completed" | "response.incomplete" | "response.cancelled" => {
@@ -173,28 +250,36 @@ impl Judge {
                 seen(Class::Terminal)
             }
             "keepalive" | "ping" => seen(Class::Neutral),
-            _ => {
-                let item = read.item.as_ref().and_then(|item| item.kind.as_deref());
-                if names_protected(kind) || item.is_some_and(names_protected) {
-                    seen(Class::Protected)
-                } else if is_text(read.delta) {
-                    seen(Class::Useful)
-                } else {
-                    seen(Class::Lifecycle)
-                }
+            // Calls that the client answers; those of built-in tools run on until their item is done.
+            "response.function_call_arguments.done" | "response.custom_tool_call_input.done" => {
+                last_protected(Class::Protected)
             }
+            "response.output_item.done" if is_protected_kind(item) => {
+                last_protected(Class::Protected)
+            }
+            _ if [kind, name].into_iter().any(names_protected) || is_protected_kind(item) => {
+                seen(Class::Protected)
+            }
+            _ => match utf8_bytes(read.delta) {
+                0 if kind.starts_with("response.") => seen(Class::Lifecycle),
+                0 => self.foreign(Class::Lifecycle),
+                bytes => useful_text(bytes),
+            },
         })
     }
 
-    fn see_messages(&mut self, event: &Event<'_>) -> Option<Seen> {
-        let read: MessagesEvent<'_> = serde_json::from_slice(event.data).ok()?;
+    fn see_messages(&mut self, data: &[u8], name: &str) -> Option<Seen> {
+        let read: MessagesEvent<'_> = serde_json::from_slice(data).ok()?;
         let begun = read.message.as_ref().and_then(|message| message.usage);
         for usage in [begun, read.usage].into_iter().flatten() {
             self.tokens.learn(usage);
         }
-        let name = String::from_utf8_lossy(event.name);
-        Some(match read.kind.as_deref().unwrap_or(&name) {
-            "error" => self.fail(Bytes::copy_from_slice(event.data)),
+        let index = read.index.unwrap_or_default();
+        let kind = read.kind.as_ref().map_or(name, Word::as_str);
+        let is_known = kind.starts_with("message_") || kind.starts_with("content_block_");
+        self.speaks |= is_known;
+        Some(match kind {
+            "error" => self.fail(Bytes::copy_from_slice(data)),
             "ping" => seen(Class::Neutral),
             "message_stop" => {
                 self.end = End::Closed;
@@ -202,19 +287,23 @@ impl Judge {
             }
             "content_block_start" => {
                 let block = read.content_block.as_ref();
-                match block.and_then(|block| block.kind.as_deref()) {
-                    Some(kind) if names_protected(kind) => seen(Class::Protected),
+                match block.and_then(|block| block.kind.as_ref()) {
+                    Some(Word(kind)) if names_protected(kind) => {
+                        let runs_on = ["server_tool_use", "mcp_tool_use"].contains(&kind.as_ref());
+                        self.protected_block = (!runs_on).then_some(index);
+                        seen(Class::Protected)
+                    }
                     _ => seen(Class::Lifecycle),
                 }
             }
-            "content_block_delta" => match &read.delta {
-                Some(delta) if is_text(delta.text) => seen(Class::Useful),
-                Some(delta) if delta.kind.as_deref() != Some("text_delta") => {
-                    seen(Class::Protected)
-                }
-                _ => seen(Class::Neutral),
-            },
-            _ => seen(Class::Lifecycle),
+            "content_block_delta" => see_block_delta(read.delta.as_ref()),
+            "content_block_stop" if self.protected_block == Some(index) => {
+                self.protected_block = None;
+                last_protected(Class::Lifecycle)
+            }
+            _ if [kind, name].into_iter().any(names_protected) => seen(Class::Protected),
+            _ if is_known => seen(Class::Lifecycle),
+            _ => self.foreign(Class::Lifecycle),
         })
     }
 
@@ -231,17 +320,14 @@ impl Judge {
                 self.end = End::Closed;
                 seen(Class::Terminal)
             }
-            _ => seen(Class::Useful),
+            _ => seen(Class::Protected),
         }
     }
 
     fn fail(&mut self, body: Bytes) -> Seen {
         self.error.get_or_insert(body);
         self.end = End::Closed;
-        Seen {
-            class: Class::Error,
-            ready: false,
-        }
+        seen(Class::Error)
     }
 }
 
@@ -249,36 +335,120 @@ fn seen(class: Class) -> Seen {
     Seen {
         class,
         ready: !matches!(class, Class::Neutral | Class::Error),
+        progress: match class {
+            Class::Protected | Class::Terminal => Progress::Protected,
+            Class::Useful | Class::Lifecycle | Class::Neutral | Class::Error => Progress::Nothing,
+        },
     }
 }
 
-/// Of two choices in one chunk the one that says more; an event that is both text and protected is protected.
-fn weightier(one: Class, other: Class) -> Class {
-    let weight = |class| match class {
-        Class::Neutral => 0,
-        Class::Lifecycle => 1,
-        Class::Terminal => 2,
-        Class::Useful => 3,
-        Class::Protected => 4,
-        Class::Error => 5,
-    };
-    if weight(other) > weight(one) {
-        other
-    } else {
-        one
+fn useful_text(bytes: u64) -> Seen {
+    Seen {
+        progress: Progress::Useful { bytes },
+        ..seen(Class::Useful)
     }
+}
+
+/// The event with which a tool call or reasoning is complete.
+fn last_protected(class: Class) -> Seen {
+    Seen {
+        progress: Progress::ProtectedEnds,
+        ..seen(class)
+    }
+}
+
+fn see_block_delta(delta: Option<&MessagesDelta<'_>>) -> Seen {
+    let Some(delta) = delta else {
+        return seen(Class::Neutral);
+    };
+    let bytes = utf8_bytes(delta.text);
+    if bytes > 0 {
+        return useful_text(bytes);
+    }
+    match delta.kind.as_ref().map(Word::as_str) {
+        Some("text_delta") => seen(Class::Neutral),
+        Some("thinking_delta") if is_empty(delta.thinking) => seen(Class::Neutral),
+        Some("input_json_delta") if is_empty(delta.partial_json) => seen(Class::Neutral),
+        _ => seen(Class::Protected),
+    }
+}
+
+/// Whether a member is there and says nothing.
+fn is_empty(value: Option<&RawValue>) -> bool {
+    value.is_some() && !is_something(value)
 }
 
 fn is_protected(delta: &ChatDelta<'_>) -> bool {
-    is_something(delta.tool_calls)
-        || is_something(delta.function_call)
-        || is_something(delta.audio)
-        || is_text(delta.reasoning_content)
-        || is_text(delta.reasoning)
+    let calls = [delta.tool_calls, delta.function_call];
+    let thoughts = [
+        delta.reasoning_content,
+        delta.reasoning,
+        delta.reasoning_details,
+    ];
+    let is_there = |values: &[Option<&RawValue>]| values.iter().any(|value| is_something(*value));
+    is_there(&calls) || is_there(&thoughts) || is_there(&[delta.audio]) || has_parts(delta)
 }
 
-fn has_text(delta: &ChatDelta<'_>) -> bool {
-    is_text(delta.content) || is_text(delta.text) || is_text(delta.refusal)
+/// Content in another form than one text.
+fn has_parts(delta: &ChatDelta<'_>) -> bool {
+    is_something(delta.content) && utf8_bytes(delta.content) == 0
+}
+
+fn text_bytes(delta: &ChatDelta<'_>) -> u64 {
+    let texts = [delta.content, delta.text, delta.refusal];
+    texts
+        .into_iter()
+        .map(utf8_bytes)
+        .fold(0, u64::saturating_add)
+}
+
+/// Tells a turn what a choice adds to it.
+fn tell(turn: &mut Turn, choice: &ChatChoice<'_>) {
+    if choice.index.is_some_and(|index| index.get() != "0") {
+        turn.further_choice();
+    }
+    if let Some(delta) = &choice.delta {
+        turn.chunk();
+        match delta.content.filter(|content| is_something(Some(content))) {
+            None => {}
+            Some(content) => match read(content) {
+                Some(text) => turn.text(&text),
+                None => bar(turn),
+            },
+        }
+        if is_something(delta.tool_calls) || is_something(delta.function_call) {
+            turn.tool_call();
+        }
+        if [
+            delta.reasoning_content,
+            delta.reasoning,
+            delta.reasoning_details,
+        ]
+        .into_iter()
+        .any(is_something)
+        {
+            turn.reasoning();
+        }
+        if [delta.text, delta.refusal, delta.audio]
+            .into_iter()
+            .any(is_something)
+        {
+            bar(turn);
+        }
+    }
+    if let Some(reason) = choice.finish_reason.and_then(read) {
+        turn.finish(&reason);
+    }
+}
+
+/// What a new request could not be shown rules a continuation out for good, as a tool call does: a refusal, audio,
+/// parts that are no text, an event too long to be read.
+pub(crate) fn bar(turn: &mut Turn) {
+    turn.tool_call();
+}
+
+fn is_protected_kind(kind: Option<&Word<'_>>) -> bool {
+    kind.is_some_and(|Word(kind)| names_protected(kind))
 }
 
 fn names_protected(kind: &str) -> bool {

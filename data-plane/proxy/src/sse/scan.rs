@@ -8,6 +8,8 @@ pub(crate) const MAX_EVENT_BYTES: usize = 256 * 1024;
 /// Longest kept event name.
 const MAX_NAME_BYTES: usize = 128;
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+/// So much of an unfinished line is kept. The data in a line that is longer is cut for certain, whatever stands before it.
+const MAX_LINE_BYTES: usize = MAX_EVENT_BYTES + 16;
 
 /// One event with data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +95,11 @@ impl Scanner {
         self.emit(None, on_event);
     }
 
+    /// Data of an event whose end has not come yet is here.
+    pub(crate) fn is_in_data(&self) -> bool {
+        self.has_data || self.line.starts_with(b"data")
+    }
+
     /// Handles one whole line; true when it is blank.
     fn take_line<'c>(&mut self, line: &'c [u8], here: Option<&mut Option<&'c [u8]>>) -> bool {
         let line = if std::mem::replace(&mut self.begun, true) {
@@ -122,10 +129,13 @@ impl Scanner {
 
     fn emit(&mut self, here: Option<&[u8]>, on_event: &mut impl FnMut(Event<'_>)) {
         if self.has_data {
+            // The same for an event that came in one chunk and for one that had to be kept.
+            let data = here.unwrap_or(&self.data);
+            let beginning = data.get(..MAX_EVENT_BYTES);
             on_event(Event {
                 name: &self.name,
-                data: here.unwrap_or(&self.data),
-                cut: self.cut,
+                data: beginning.unwrap_or(data),
+                cut: self.cut || data.len() > MAX_EVENT_BYTES,
             });
         }
         self.data.clear();
@@ -136,27 +146,29 @@ impl Scanner {
 
     fn copy(&mut self, here: &mut Option<&[u8]>) {
         if let Some(value) = here.take() {
-            self.cut |= extend(&mut self.data, value);
+            self.keep_data(value);
         }
     }
 
     fn more_data(&mut self, value: &[u8]) {
         if self.has_data {
-            self.cut |= extend(&mut self.data, b"\n");
+            self.keep_data(b"\n");
         }
-        self.cut |= extend(&mut self.data, value);
+        self.keep_data(value);
+    }
+
+    fn keep_data(&mut self, part: &[u8]) {
+        let room = MAX_EVENT_BYTES.saturating_sub(self.data.len());
+        self.cut |= part.len() > room;
+        self.data
+            .extend_from_slice(part.get(..room).unwrap_or(part));
     }
 
     fn keep_line(&mut self, part: &[u8]) {
-        self.cut |= extend(&mut self.line, part);
+        let room = MAX_LINE_BYTES.saturating_sub(self.line.len());
+        self.line
+            .extend_from_slice(part.get(..room).unwrap_or(part));
     }
-}
-
-/// Appends as much as there is room for; true when something was left out.
-fn extend(kept: &mut Vec<u8>, more: &[u8]) -> bool {
-    let room = MAX_EVENT_BYTES.saturating_sub(kept.len());
-    kept.extend(more.iter().take(room));
-    more.len() > room
 }
 
 fn field<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
@@ -233,6 +245,35 @@ mod tests {
         };
         assert!(data.len() <= MAX_EVENT_BYTES);
         assert_eq!(*last, event("", "a"));
+    }
+
+    #[test]
+    fn a_long_comment_cuts_nothing() {
+        let long = vec![b'x'; 2 * MAX_EVENT_BYTES];
+        let events = scan(&[b": ", &long, b"\ndata: a\n\n"]);
+        assert_eq!(events, [event("", "a")]);
+    }
+
+    #[rstest]
+    #[case::fits(MAX_EVENT_BYTES, false)]
+    #[case::too_long(MAX_EVENT_BYTES + 1, true)]
+    fn what_is_cut_does_not_depend_on_chunks(#[case] length: usize, #[case] cut: bool) {
+        for head in ["data: ", "data:", "\u{feff}data: ", "data: 1\ndata: "] {
+            let joined = head.matches('\n').count() * 2;
+            let data = "x".repeat(length - joined);
+            let text = [head, &data, "\r\n\r\n"].concat();
+            let whole = scan(&[text.as_bytes()]);
+            assert_eq!(whole.len(), 1);
+            assert_eq!(
+                (whole[0].1.len(), whole[0].2),
+                (MAX_EVENT_BYTES, cut),
+                "{head:?}"
+            );
+            for size in [7, 64 * 1024, length] {
+                let chunks: Vec<&[u8]> = text.as_bytes().chunks(size).collect();
+                assert_eq!(scan(&chunks), whole, "{head:?} in {size}");
+            }
+        }
     }
 
     proptest! {

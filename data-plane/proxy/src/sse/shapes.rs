@@ -8,16 +8,31 @@ use serde_json::value::RawValue;
 /// A `chat.completion.chunk`.
 #[derive(Deserialize)]
 pub(super) struct ChatChunk<'a> {
+    #[serde(rename = "type", borrow)]
+    pub(super) kind: Option<Word<'a>>,
     #[serde(borrow)]
     pub(super) choices: Option<Vec<ChatChoice<'a>>>,
     #[serde(borrow)]
     pub(super) error: Option<&'a RawValue>,
     #[serde(borrow)]
     pub(super) usage: Option<&'a RawValue>,
+    /// Says what it is.
+    #[serde(borrow)]
+    pub(super) object: Option<&'a RawValue>,
+}
+
+impl ChatChunk<'_> {
+    /// It calls itself a chunk of this dialect.
+    pub(super) fn is_named(&self) -> bool {
+        self.object
+            .is_some_and(|object| object.get().contains("completion"))
+    }
 }
 
 #[derive(Deserialize)]
 pub(super) struct ChatChoice<'a> {
+    #[serde(borrow)]
+    pub(super) index: Option<&'a RawValue>,
     #[serde(borrow)]
     pub(super) delta: Option<ChatDelta<'a>>,
     /// Legacy completions.
@@ -45,7 +60,8 @@ pub(super) struct ChatDelta<'a> {
     pub(super) reasoning_content: Option<&'a RawValue>,
     #[serde(borrow)]
     pub(super) reasoning: Option<&'a RawValue>,
-    /// Audio is progress, though not text.
+    #[serde(borrow)]
+    pub(super) reasoning_details: Option<&'a RawValue>,
     #[serde(borrow)]
     pub(super) audio: Option<&'a RawValue>,
 }
@@ -54,7 +70,7 @@ pub(super) struct ChatDelta<'a> {
 #[derive(Deserialize)]
 pub(super) struct ResponsesEvent<'a> {
     #[serde(rename = "type", borrow)]
-    pub(super) kind: Option<Cow<'a, str>>,
+    pub(super) kind: Option<Word<'a>>,
     #[serde(borrow)]
     pub(super) delta: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -76,7 +92,9 @@ pub(super) struct ResponsesResponse<'a> {
 #[derive(Deserialize)]
 pub(super) struct MessagesEvent<'a> {
     #[serde(rename = "type", borrow)]
-    pub(super) kind: Option<Cow<'a, str>>,
+    pub(super) kind: Option<Word<'a>>,
+    /// Which block an event about a block is of.
+    pub(super) index: Option<u64>,
     #[serde(borrow)]
     pub(super) delta: Option<MessagesDelta<'a>>,
     #[serde(borrow)]
@@ -90,9 +108,13 @@ pub(super) struct MessagesEvent<'a> {
 #[derive(Deserialize)]
 pub(super) struct MessagesDelta<'a> {
     #[serde(rename = "type", borrow)]
-    pub(super) kind: Option<Cow<'a, str>>,
+    pub(super) kind: Option<Word<'a>>,
     #[serde(borrow)]
     pub(super) text: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub(super) thinking: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub(super) partial_json: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -105,15 +127,29 @@ pub(super) struct MessagesMessage<'a> {
 #[derive(Deserialize)]
 pub(super) struct Typed<'a> {
     #[serde(rename = "type", borrow)]
-    pub(super) kind: Option<Cow<'a, str>>,
+    pub(super) kind: Option<Word<'a>>,
 }
 
-/// A text with at least one character.
-pub(super) fn is_text(value: Option<&RawValue>) -> bool {
-    value.is_some_and(|value| value.get().starts_with('"') && value.get() != "\"\"")
+/// A text that is borrowed unless it has escapes, also within an `Option`, where serde would copy a plain [`Cow`].
+#[derive(Deserialize)]
+#[serde(transparent)]
+pub(super) struct Word<'a>(#[serde(borrow)] pub(super) Cow<'a, str>);
+
+impl Word<'_> {
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
+    }
 }
 
 /// Something other than an empty list, object or text. Absent and `null` are nothing.
 pub(super) fn is_something(value: Option<&RawValue>) -> bool {
-    value.is_some_and(|value| !matches!(value.get(), "[]" | "{}" | "\"\"" | "null"))
+    value.is_some_and(|value| {
+        let text = value.get();
+        let inside = match text.as_bytes() {
+            [b'[', inside @ .., b']'] | [b'{', inside @ .., b'}'] => inside,
+            [b'"', inside @ .., b'"'] => return !inside.is_empty(),
+            _ => return text != "null",
+        };
+        inside.iter().any(|byte| !byte.is_ascii_whitespace())
+    })
 }

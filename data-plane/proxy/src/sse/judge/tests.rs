@@ -1,14 +1,20 @@
+mod progress;
+
 use rstest::rstest;
 
 use super::*;
 
-fn judge(dialect: Dialect, data: &str) -> (Seen, Judge) {
-    let mut judge = Judge::new(dialect);
-    let seen = judge.see(&Event {
-        name: b"",
+fn event<'a>(name: &'a str, data: &'a str) -> Event<'a> {
+    Event {
+        name: name.as_bytes(),
         data: data.as_bytes(),
         cut: false,
-    });
+    }
+}
+
+fn judge(dialect: Dialect, data: &str) -> (Seen, Judge) {
+    let mut judge = Judge::new(dialect);
+    let seen = judge.see(&event("", data), None);
     (seen, judge)
 }
 
@@ -174,7 +180,8 @@ fn events_are_classed(
     #[case] class: Class,
     #[case] ready: bool,
 ) {
-    assert_eq!(judge(dialect, data).0, Seen { class, ready });
+    let seen = judge(dialect, data).0;
+    assert_eq!((seen.class, seen.ready), (class, ready));
 }
 
 #[rstest]
@@ -207,11 +214,7 @@ fn usage_adds_up_over_a_stream() {
         r#"{"type":"message_start","message":{"usage":{"input_tokens":7,"cache_read_input_tokens":3,"output_tokens":1}}}"#,
         r#"{"type":"message_delta","delta":{},"usage":{"output_tokens":42}}"#,
     ] {
-        judge.see(&Event {
-            name: b"",
-            data: data.as_bytes(),
-            cut: false,
-        });
+        judge.see(&event("", data), None);
     }
     let expected = Tokens {
         input: Some(10),
@@ -239,11 +242,12 @@ fn a_failed_response_hands_on_its_error() {
 #[test]
 fn the_type_of_a_cut_event_is_enough_to_end_a_stream() {
     let mut judge = Judge::new(Dialect::Responses);
-    let seen = judge.see(&Event {
+    let cut = Event {
         name: b"",
         data: br#"{"type":"response.completed","response":{"output":[{"text":"aaaa"#,
         cut: true,
-    });
+    };
+    let seen = judge.see(&cut, None);
     assert_eq!(seen.class, Class::Terminal);
     assert_eq!(judge.end, End::Closed);
 }

@@ -2,6 +2,7 @@
 
 mod cli;
 mod config;
+mod footprint;
 mod ready_file;
 mod run;
 

@@ -11,11 +11,13 @@ use prometheus_client::registry::Registry;
 use tidegate_plane_client::PlaneClient;
 use tidegate_proxy::{Proxy, Surface};
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::ServerConfig;
+use crate::footprint::Footprint;
 use crate::ready_file;
 
 /// Reports and usage that wait are delivered within this once no request runs any more.
@@ -74,9 +76,12 @@ async fn serve(config: ServerConfig) -> Result<()> {
     }
 
     let registry = Arc::new(RwLock::new(Registry::default()));
-    client
-        .metrics()
-        .register(registry.write().sub_registry_with_prefix("tidegate_dp"));
+    {
+        let mut registry = registry.write();
+        let ours = registry.sub_registry_with_prefix("tidegate_dp");
+        client.metrics().register(ours);
+        ours.register_collector(Box::new(Footprint::new(Handle::current().metrics())));
+    }
     let proxy = Arc::new(Proxy::new(client, limits, registry)?);
     let surface = if admin.is_some() {
         Surface::Clients

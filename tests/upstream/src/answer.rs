@@ -7,12 +7,16 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{HeaderMap, StatusCode};
 use serde_json::Value;
 
+use crate::encode::{encode, gzip_flood};
 use crate::mode::Mode;
 use crate::paced_body::Step;
 use crate::wire::Api;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream; charset=utf-8");
+
+/// What a long line is made of.
+static FILLING: [u8; 16 * 1024] = [b'x'; 16 * 1024];
 
 /// A good body.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,7 +32,15 @@ impl Content {
         Self::Whole(value.to_string().into())
     }
 
-    /// The smallest steps in which it may be sent: events, or about ten pieces of a whole body.
+    /// The events, or the whole body as one.
+    fn events(self) -> Vec<Bytes> {
+        match self {
+            Self::Events(events) => events,
+            Self::Whole(bytes) => vec![bytes],
+        }
+    }
+
+    /// The smallest steps in which it is usually sent: events, or about ten pieces of a whole body.
     fn pieces(self) -> Vec<Bytes> {
         match self {
             Self::Events(events) => events,
@@ -105,11 +117,22 @@ impl Answer {
 
 /// What `mode` makes of a good answer. `gap` is the usual time before each event of a stream.
 ///
-/// `Ok`, `Latency`, `AtGate`, and the modes that end without an answer (`Reset`, `Hang`), give the good answer: their
-/// other half happens elsewhere.
+/// `Ok`, `Latency`, and the modes that end without an answer (`Reset`, `Hang`, `Raw`), give the good answer: their other
+/// half happens elsewhere, as that of `AtGate` and `Informational` does.
 pub(crate) fn under(mode: &Mode, api: Api, content: Content, gap: Duration, number: u64) -> Answer {
     match mode {
-        Mode::Ok | Mode::Latency { .. } | Mode::AtGate { .. } | Mode::Reset | Mode::Hang => {
+        Mode::AtGate { then, .. } | Mode::Informational { then, .. } => {
+            under(then, api, content, gap, number)
+        }
+        Mode::WithHeaders { headers, then } => {
+            let mut answer = under(then, api, content, gap, number);
+            set_headers(&mut answer.headers, headers);
+            answer
+        }
+        Mode::Encoded { encoding, then } => {
+            encode(under(then, api, content, gap, number), *encoding)
+        }
+        Mode::Ok | Mode::Latency { .. } | Mode::Reset | Mode::Hang | Mode::Raw { .. } => {
             let mut answer = Answer::good(&content);
             match content {
                 Content::Whole(bytes) => answer.steps.push(Step::Send(bytes)),
@@ -134,21 +157,66 @@ pub(crate) fn under(mode: &Mode, api: Api, content: Content, gap: Duration, numb
             answer.send_all(content.pieces(), *gap);
             answer
         }
-        Mode::CutAfter { bytes } => {
+        Mode::ByteDrip { gap } => {
             let mut answer = Answer::good(&content);
-            let mut left = (*bytes).min(content.length());
-            let pieces = match content {
-                Content::Whole(bytes) => vec![bytes],
-                Content::Events(events) => events,
+            let whole: Bytes = content.events().concat().into();
+            let bytes = (0..whole.len()).map(|place| whole.slice(place..=place));
+            answer.send_all(bytes, *gap);
+            answer
+        }
+        Mode::CutAfter { bytes } => cut(content, *bytes, Step::BreakOff, gap),
+        Mode::ResetAfter { bytes } => cut(content, *bytes, Step::Reset, gap),
+        Mode::CutInEvent { events } => {
+            // A JSON body is cut in its middle, however many events would come before.
+            let before = match &content {
+                Content::Whole(_) => 0,
+                Content::Events(_) => *events,
             };
-            let cut = pieces.into_iter().map(|piece| {
-                let kept = piece.slice(..left.min(piece.len()));
-                left = left.saturating_sub(kept.len());
-                kept
-            });
-            let cut: Vec<_> = cut.filter(|piece| !piece.is_empty()).collect();
-            answer.send_all(cut, gap);
+            let lengths = content
+                .clone()
+                .events()
+                .into_iter()
+                .map(|event| event.len());
+            let lengths: Vec<usize> = lengths.collect();
+            let whole: usize = lengths.iter().take(before).sum();
+            let half = lengths.get(before).map_or(0, |length| length / 2);
+            cut(content, whole.saturating_add(half), Step::BreakOff, gap)
+        }
+        Mode::CutInCodePoint => {
+            let mut answer = Answer::good(&content);
+            answer.send_all(up_to_half_a_character(content), gap);
             answer.steps.push(Step::BreakOff);
+            answer
+        }
+        Mode::MissingEnd { last } => missing_end(content, *last, gap),
+        Mode::DoubleEnd => {
+            let mut answer = Answer::good(&content);
+            answer.headers.remove(CONTENT_LENGTH);
+            let mut events = content.events();
+            events.extend(events.last().cloned());
+            answer.send_all(events, gap);
+            answer
+        }
+        Mode::Garbage { bytes } => {
+            let mut answer = Answer::good(&content);
+            answer.send_whole(garbage(*bytes));
+            answer
+        }
+        Mode::LongLine { bytes } => {
+            let opening = long_line_opening(&content);
+            let mut answer = Answer::good(&content);
+            answer.headers.remove(CONTENT_LENGTH);
+            let block = Bytes::from_static(&FILLING);
+            let size = u64::try_from(FILLING.len()).unwrap_or(u64::MAX);
+            let flood = |bytes, times| Step::Flood { bytes, times };
+            let rest = flood(block.slice(..1), bytes % size);
+            answer.steps = vec![Step::Send(opening), flood(block, bytes / size), rest];
+            answer
+        }
+        Mode::GzipBomb { bytes } => {
+            let opening = long_line_opening(&content);
+            let mut answer = Answer::good(&content);
+            gzip_flood(&mut answer, &opening, *bytes);
             answer
         }
         Mode::SseErrorFirst { error } => error_after(api, content, 0, error.as_ref(), gap),
@@ -174,6 +242,76 @@ pub(crate) fn under(mode: &Mode, api: Api, content: Content, gap: Duration, numb
             answer
         }
     }
+}
+
+/// So much of the good answer, and then `end`.
+fn cut(content: Content, bytes: usize, end: Step, gap: Duration) -> Answer {
+    let mut answer = Answer::good(&content);
+    let mut left = bytes.min(content.length());
+    let cut = content.events().into_iter().map(|piece| {
+        let kept = piece.slice(..left.min(piece.len()));
+        left = left.saturating_sub(kept.len());
+        kept
+    });
+    let cut: Vec<_> = cut.filter(|piece| !piece.is_empty()).collect();
+    answer.send_all(cut, gap);
+    answer.steps.push(end);
+    answer
+}
+
+/// The good answer without its last events (or bytes), ended as HTTP asks.
+fn missing_end(content: Content, last: usize, gap: Duration) -> Answer {
+    match content {
+        Content::Whole(bytes) => {
+            let mut answer = Answer::new(StatusCode::OK, JSON);
+            answer.send_whole(bytes.slice(..bytes.len().saturating_sub(last)));
+            answer
+        }
+        Content::Events(events) => {
+            let mut answer = Answer::new(StatusCode::OK, EVENT_STREAM);
+            let kept = events.len().saturating_sub(last);
+            answer.send_all(events.into_iter().take(kept), gap);
+            answer
+        }
+    }
+}
+
+/// The good answer up to its first filling text, with the first of two bytes of a character in it.
+fn up_to_half_a_character(content: Content) -> Vec<Bytes> {
+    let filling = b"tide";
+    let mut sent = Vec::new();
+    for event in content.events() {
+        let found = event
+            .windows(filling.len())
+            .position(|bytes| bytes == filling);
+        let Some(found) = found else {
+            sent.push(event);
+            continue;
+        };
+        let mut half = event.slice(..found).to_vec();
+        half.extend_from_slice(&"é".as_bytes()[..1]);
+        sent.push(half.into());
+        break;
+    }
+    sent
+}
+
+/// Bytes of all values without visible order.
+fn garbage(length: usize) -> Bytes {
+    let mut state: u32 = 1;
+    let bytes = std::iter::repeat_with(|| {
+        // Constants of a well-known linear congruential generator.
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        state.to_be_bytes()[0]
+    });
+    bytes.take(length).collect()
+}
+
+fn long_line_opening(content: &Content) -> Bytes {
+    Bytes::from_static(match content {
+        Content::Whole(_) => b"{\"choices\":[{\"message\":{\"content\":\"",
+        Content::Events(_) => b"data: {\"choices\":[{\"delta\":{\"content\":\"",
+    })
 }
 
 fn status(

@@ -1,22 +1,54 @@
-//! The connection below HTTP: how it closes, and when what was written has left.
+//! The connection below HTTP: how it closes, when what was written has left, and what is said beside HTTP.
 
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
+use bytes::{Buf as _, Bytes};
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+
+use crate::mode::Closing;
+
+/// What goes out before, or instead of, what HTTP writes.
+#[derive(Debug)]
+struct Words {
+    left: Bytes,
+    /// Whether HTTP's own bytes are dropped, and how the connection closes then.
+    instead: Option<Closing>,
+}
 
 /// Shared by a connection and the requests on it.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionState {
     reset: AtomicBool,
     flushes: AtomicU64,
+    words: Mutex<Option<Words>>,
 }
 
 impl ConnectionState {
+    /// These bytes go out before the next that HTTP writes.
+    pub(crate) fn say_before(&self, bytes: Bytes) {
+        *self.words.lock() = Some(Words {
+            left: bytes,
+            instead: None,
+        });
+    }
+
+    /// These bytes go out instead of all that HTTP writes from now on.
+    pub(crate) fn say_instead(&self, bytes: Bytes, then: Closing) {
+        if then == Closing::Reset {
+            self.reset_on_close();
+        }
+        *self.words.lock() = Some(Words {
+            left: bytes,
+            instead: Some(then),
+        });
+    }
+
     /// The connection closes with a TCP reset, whenever it closes.
     pub(crate) fn reset_on_close(&self) {
         self.reset.store(true, Ordering::Relaxed);
@@ -38,6 +70,38 @@ pub(crate) struct ObservedStream {
 impl ObservedStream {
     pub(crate) fn new(stream: TcpStream, state: Arc<ConnectionState>) -> Self {
         Self { stream, state }
+    }
+
+    /// Says what is to be said beside HTTP; then tells how the connection closes if HTTP's own bytes are dropped.
+    fn poll_words(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Closing>>> {
+        let mut words = self.state.words.lock();
+        let Some(said) = words.as_mut() else {
+            return Poll::Ready(Ok(None));
+        };
+        while said.left.has_remaining() {
+            let written = ready!(Pin::new(&mut self.stream).poll_write(cx, &said.left))?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            said.left.advance(written);
+        }
+        let instead = said.instead;
+        if instead.is_none() {
+            *words = None;
+        }
+        Poll::Ready(Ok(instead))
+    }
+
+    /// Ready when the client has left.
+    fn poll_left(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut scratch = [0; 1024];
+        loop {
+            let mut buffer = ReadBuf::new(&mut scratch);
+            ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer))?;
+            if buffer.filled().is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+        }
     }
 }
 
@@ -66,6 +130,9 @@ impl AsyncWrite for ObservedStream {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        if ready!(self.poll_words(cx))?.is_some() {
+            return Poll::Ready(Ok(bytes.len()));
+        }
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
 
@@ -74,6 +141,9 @@ impl AsyncWrite for ObservedStream {
         cx: &mut Context<'_>,
         buffers: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        if ready!(self.poll_words(cx))?.is_some() {
+            return Poll::Ready(Ok(buffers.iter().map(|buffer| buffer.len()).sum()));
+        }
         Pin::new(&mut self.stream).poll_write_vectored(cx, buffers)
     }
 
@@ -91,6 +161,13 @@ impl AsyncWrite for ObservedStream {
         if self.state.reset.load(Ordering::Relaxed) {
             return Poll::Ready(Ok(()));
         }
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        let closing = ready!(self.poll_words(cx))?;
+        if closing != Some(Closing::StayOpen) {
+            ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
+        }
+        match closing {
+            Some(Closing::StayOpen | Closing::HalfClose) => self.poll_left(cx),
+            Some(Closing::Close | Closing::Reset) | None => Poll::Ready(Ok(())),
+        }
     }
 }

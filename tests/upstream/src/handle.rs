@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use http::header::AUTHORIZATION;
+use http::header::{AUTHORIZATION, CONNECTION};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
@@ -95,16 +95,21 @@ pub(crate) async fn handle(
         return Ok(respond(answer, number, &[], connection, end));
     }
 
-    let mut mode = shared.rules.next(&subject);
-    if let Mode::AtGate { gate, then } = mode {
-        gate.opened().await;
-        mode = *then;
-    }
-    match &mode {
+    let mode = shared.rules.next(&subject);
+    let innermost = unwrap(&mode, &connection).await;
+    match innermost {
         Mode::Reset => {
             connection.reset_on_close();
             end.ends_as(Ending::Broken);
             return Err(BrokenOff);
+        }
+        Mode::Raw { bytes, then } => {
+            connection.say_instead(bytes.clone(), *then);
+            end.ends_as(Ending::Broken);
+            let mut unseen = Response::new(PacedBody::new(Vec::new(), connection, end));
+            let headers = unseen.headers_mut();
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+            return Ok(unseen);
         }
         Mode::Hang => pending().await,
         Mode::Latency { before } => sleep(*before).await,
@@ -123,7 +128,7 @@ pub(crate) async fn handle(
     ) {
         Ok(content) => content,
         // A script may still say what happens on paths that we do not know.
-        Err(_) if matches!(mode, Mode::Status { .. } | Mode::RateLimited { .. }) => {
+        Err(_) if matches!(innermost, Mode::Status { .. } | Mode::RateLimited { .. }) => {
             Content::Whole(Bytes::new())
         }
         Err(status) => {
@@ -141,6 +146,27 @@ pub(crate) async fn handle(
         headers.extend(counted.headers);
     }
     Ok(respond(answer, number, &headers, connection, end))
+}
+
+/// Does what the outer modes ask for before an answer, and gives the innermost.
+async fn unwrap<'a>(mut mode: &'a Mode, connection: &ConnectionState) -> &'a Mode {
+    loop {
+        mode = match mode {
+            Mode::AtGate { gate, then } => {
+                gate.opened().await;
+                then
+            }
+            Mode::Informational { codes, then } => {
+                let heads = codes
+                    .iter()
+                    .map(|code| format!("HTTP/1.1 {code} -\r\n\r\n"));
+                connection.say_before(heads.collect::<String>().into());
+                then
+            }
+            Mode::WithHeaders { then, .. } | Mode::Encoded { then, .. } => then,
+            innermost => return innermost,
+        };
+    }
 }
 
 fn good(

@@ -21,6 +21,7 @@
 mod answer;
 mod behaviour;
 mod connection;
+mod encode;
 mod handle;
 mod log;
 mod mode;
@@ -34,7 +35,7 @@ mod wire;
 
 pub use behaviour::Behaviour;
 pub use log::{Ending, RecordedRequest, RequestLog};
-pub use mode::{Gate, Mode};
+pub use mode::{Closing, Encoding, Gate, Mode};
 pub use reply::Reply;
 pub use selector::Selector;
 pub use server::{FakeUpstream, FakeUpstreamBuilder};

@@ -23,7 +23,7 @@ const EVERY: Duration = Duration::from_millis(5);
 pub enum Ending {
     /// All that was to be sent has been handed to the connection.
     Answered,
-    /// The upstream broke off on purpose ([`crate::Mode::Reset`], [`crate::Mode::CutAfter`]).
+    /// The upstream broke off on purpose ([`crate::Mode::Reset`], [`crate::Mode::CutAfter`]), or said [`crate::Mode::Raw`].
     Broken,
     /// The client left, or the upstream was stopped.
     Aborted,

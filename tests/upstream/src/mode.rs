@@ -3,10 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 /// How the upstream treats one request.
+///
+/// A good answer is a stream of events or a JSON body, as the request asks.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum Mode {
     /// A good answer.
@@ -35,8 +38,38 @@ pub enum Mode {
     AtGate {
         /// The gate.
         gate: Gate,
-        /// What happens then; another gate does not hold a second time.
+        /// What happens then.
         then: Box<Self>,
+    },
+    /// Another mode with further response headers; one of a name that is there replaces it, so this also gives a wrong
+    /// content type or an unknown content encoding.
+    WithHeaders {
+        /// The headers, each name as often as it is sent.
+        headers: Vec<(String, String)>,
+        /// What is answered.
+        then: Box<Self>,
+    },
+    /// Another mode with its body compressed, flushed after each event. A body that is cut is cut before that, so that
+    /// the compressed data has no proper end; heartbeats are at most a thousand, then silence.
+    Encoded {
+        /// How.
+        encoding: Encoding,
+        /// What is answered.
+        then: Box<Self>,
+    },
+    /// Informational responses (such as 103) before another mode's answer.
+    Informational {
+        /// Their statuses, in order.
+        codes: Vec<u16>,
+        /// What is answered.
+        then: Box<Self>,
+    },
+    /// Exactly these bytes on the socket instead of an HTTP answer.
+    Raw {
+        /// The bytes; none at all is a connection that just ends.
+        bytes: Bytes,
+        /// What the connection does after them.
+        then: Closing,
     },
     /// The connection is closed with a TCP reset instead of an answer.
     Reset,
@@ -47,10 +80,49 @@ pub enum Mode {
         /// Time before each step.
         gap: Duration,
     },
+    /// A good answer, one byte at a time.
+    ByteDrip {
+        /// Time before each byte.
+        gap: Duration,
+    },
     /// A good answer whose connection closes early, without the end that HTTP asks for.
     CutAfter {
         /// Exactly so much of the body is sent, at most all of it, in bytes.
         bytes: usize,
+    },
+    /// [`Mode::CutAfter`] with a TCP reset instead of an ordinary close.
+    ResetAfter {
+        /// Exactly so much of the body is sent, at most all of it, in bytes.
+        bytes: usize,
+    },
+    /// The connection closes in the middle of an event, or of a JSON body.
+    CutInEvent {
+        /// Whole events before the one of which a half is sent.
+        events: usize,
+    },
+    /// The connection closes in the middle of a character of the answer's text.
+    CutInCodePoint,
+    /// A stream that ends as HTTP asks, but without its last events; a JSON body without its last bytes.
+    MissingEnd {
+        /// How many events (or bytes) are left out: 1 leaves out the end mark, `usize::MAX` everything.
+        last: usize,
+    },
+    /// A good answer with its last event (or the whole JSON body) twice.
+    DoubleEnd,
+    /// A good status and content type with a body that makes no sense: bytes of all values, the same each time.
+    Garbage {
+        /// Length of the body.
+        bytes: usize,
+    },
+    /// An event whose line (or a JSON body whose string) goes on and on, and never ends properly.
+    LongLine {
+        /// Length of the body, in bytes.
+        bytes: u64,
+    },
+    /// [`Mode::LongLine`] in gzip: a thousandth of it crosses the network.
+    GzipBomb {
+        /// Length of the body when decoded, in bytes, rounded up to 1 MiB.
+        bytes: u64,
     },
     /// Status 200, but the first event of the stream (or the JSON body) is an error.
     SseErrorFirst {
@@ -105,11 +177,67 @@ impl Mode {
         }
     }
 
+    /// [`Mode::WithHeaders`] with one header and a good answer.
+    #[must_use]
+    pub fn with_header(name: impl Into<String>, value: impl Into<String>) -> Self {
+        Self::WithHeaders {
+            headers: vec![(name.into(), value.into())],
+            then: Box::default(),
+        }
+    }
+
+    /// [`Mode::Encoded`].
+    #[must_use]
+    pub fn encoded(self, encoding: Encoding) -> Self {
+        Self::Encoded {
+            encoding,
+            then: Box::new(self),
+        }
+    }
+
+    /// [`Mode::Raw`] after which the connection closes.
+    #[must_use]
+    pub fn raw(bytes: impl Into<Bytes>) -> Self {
+        Self::Raw {
+            bytes: bytes.into(),
+            then: Closing::Close,
+        }
+    }
+
     /// [`Mode::SseErrorFirst`] with an overload.
     #[must_use]
     pub fn sse_error_first() -> Self {
         Self::SseErrorFirst { error: None }
     }
+}
+
+/// How a body is compressed, as `Content-Encoding` names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Encoding {
+    /// `gzip`.
+    Gzip,
+    /// `deflate`, with the zlib frame that HTTP asks for.
+    Deflate,
+    /// `deflate` as some servers send it: without the frame.
+    RawDeflate,
+    /// `br`.
+    Brotli,
+    /// `zstd`.
+    Zstd,
+}
+
+/// What a connection does after [`Mode::Raw`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Closing {
+    /// It closes.
+    #[default]
+    Close,
+    /// It closes with a TCP reset.
+    Reset,
+    /// It ends its own direction and goes on reading until the client leaves.
+    HalfClose,
+    /// It stays open until the client leaves.
+    StayOpen,
 }
 
 /// Holds requests until it is opened, once and for all. Clones are the same gate.

@@ -27,6 +27,13 @@ pub(crate) enum Step {
     Wait(Duration),
     /// Closes the connection when all that was sent before has left.
     BreakOff,
+    /// As [`Step::BreakOff`], with a TCP reset.
+    Reset,
+    /// The same so many times, without pause.
+    Flood {
+        bytes: Bytes,
+        times: u64,
+    },
     /// Nothing more, for ever.
     Silence,
     /// The same again and again, for ever.
@@ -143,12 +150,29 @@ impl Body for PacedBody {
                     return Poll::Ready(Some(Ok(Frame::data(bytes))));
                 }
                 Some(Step::Wait(time)) => self.start_timer(time),
-                Some(Step::BreakOff) => {
+                Some(end @ (Step::BreakOff | Step::Reset)) => {
                     if self.has_left() {
+                        if end == Step::Reset {
+                            self.connection.reset_on_close();
+                        }
                         self.end.ends_as(Ending::Broken);
                         return Poll::Ready(Some(Err(BrokenOff)));
                     }
-                    self.steps.push_front(Step::BreakOff);
+                    self.steps.push_front(end);
+                }
+                Some(Step::Flood { bytes, times }) => {
+                    let Some(left) = times.checked_sub(1) else {
+                        continue;
+                    };
+                    if left > 0 {
+                        self.steps.push_front(Step::Flood {
+                            bytes: bytes.clone(),
+                            times: left,
+                        });
+                    } else if self.steps.is_empty() {
+                        self.end.ends_as(Ending::Answered);
+                    }
+                    return Poll::Ready(Some(Ok(Frame::data(bytes))));
                 }
                 Some(Step::Silence) => {
                     self.steps.push_front(Step::Silence);

@@ -39,7 +39,7 @@ pub use lifecycle::{
 pub use owner::{OwnerHash, OwnerHashError};
 pub use placement::{Inference, Placement, place, reconcile, reconcile_with_document};
 pub use presence::{LAST_RENEWALS_APART_MS, Presence, RENEWALS_APART_MS, RegistrationNumbers};
-pub use record::{EndReason, Ended, Lease, LeaseId, LeaseState, LeaseSummary};
+pub use record::{EndReason, Ended, Lease, LeaseId, LeaseState, LeaseSummary, Stored};
 pub use request::{
     Action, Bearer, LeaseKey, LeaseName, Lifecycle, MAX_LIFECYCLE_BYTES, MAX_MODEL_CHARACTERS,
     Refused, read_lifecycle,

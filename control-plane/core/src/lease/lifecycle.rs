@@ -108,6 +108,7 @@ fn choose(
             Generation::after(rows.last_generation).ok_or(LeaseError::ServiceUnavailable)?;
         let lease = Lease {
             id: asked.id,
+            sequence: 0,
             owner: asked.owner,
             key: asked.key.clone(),
             provider: free.provider.clone(),
@@ -252,6 +253,7 @@ impl Lease {
     pub(super) fn moved_to(&self, to: &Eligible, id: LeaseId, now: Timestamp) -> Self {
         Self {
             id,
+            sequence: 0,
             provider: to.provider.clone(),
             connection: to.connection.clone(),
             acquired_at: now,

@@ -12,7 +12,7 @@ use crate::time::Timestamp;
 
 use super::{
     Change, Eligible, EndReason, Lease, LeaseError, LeaseId, LeaseKey, LeaseName, Rows, Step,
-    expire,
+    Stored, expire,
 };
 
 /// An inference request under a lease.
@@ -54,6 +54,15 @@ pub enum Placement {
     /// Nowhere new, for the reasons that hold without leases too: the answer is the ordinary one. Where the lease stands
     /// all the same, the request may not leave its connection; without one nothing may be sent.
     Ordinary(Option<Lease>),
+}
+
+impl Stored for Placement {
+    fn stored(&mut self, lease: LeaseId, sequence: u64) {
+        match self {
+            Self::Lease(placed) | Self::Ordinary(Some(placed)) => placed.stored(lease, sequence),
+            Self::Ordinary(None) => {}
+        }
+    }
 }
 
 /// Places a request on its lease's connection. When that is not eligible, the lease moves to a free one and keeps its

@@ -27,6 +27,8 @@ impl fmt::Display for LeaseId {
 pub struct Lease {
     /// Of this row.
     pub id: LeaseId,
+    /// Its place in the order in which rows were made, of which a later one is larger; 0 before it is stored.
+    pub sequence: u64,
     /// Whose it is.
     pub owner: OwnerHash,
     /// The API key it was asked for with; no other may use it.
@@ -105,6 +107,20 @@ pub enum EndReason {
     AuthorizationChanged,
     /// The key is gone.
     ManagedKeyRevoked,
+}
+
+/// An answer that may tell a lease which was stored with it.
+pub trait Stored {
+    /// The lease was stored as a new row with this place in the order of rows.
+    fn stored(&mut self, lease: LeaseId, sequence: u64);
+}
+
+impl Stored for Lease {
+    fn stored(&mut self, lease: LeaseId, sequence: u64) {
+        if self.id == lease {
+            self.sequence = sequence;
+        }
+    }
 }
 
 impl Lease {

@@ -20,8 +20,10 @@ pub struct LeaseMirror {
     /// Which row of the durable store.
     #[serde(with = "id_text")]
     pub lease: LeaseId,
-    /// When the owner got the connection, in the durable store's time; it tells the later of two rows, nothing else. After
-    /// that clock stepped back it may tell the earlier one, for the length of the step (`docs/adr/0015`).
+    /// Its place in the order in which the durable store made rows. 0 where a replica of an earlier release showed it.
+    #[serde(default)]
+    pub sequence: u64,
+    /// When the owner got the connection, in the durable store's time; it tells the later of two rows without a place.
     pub since: Timestamp,
     /// When it ends that nobody extends, in the hot store's time.
     pub until: Timestamp,
@@ -42,6 +44,7 @@ impl LeaseMirror {
         };
         Self {
             lease: lease.id,
+            sequence: lease.sequence,
             since: lease.acquired_at,
             until: here(lease.expires_at),
             ended_at: lease.ended.map(|ended| here(ended.at)),
@@ -63,9 +66,16 @@ impl LeaseMirror {
         (self.ended_at.is_none() && self.until > now).then_some(self.until)
     }
 
-    /// The larger is the later state: of two rows the one acquired later, of one row its end, else the later expiry.
-    fn order(&self) -> (Timestamp, LeaseId, Option<Timestamp>, Timestamp) {
-        (self.since, self.lease, self.ended_at, self.until)
+    /// The larger is the later state: of two rows the one that was made later, of one row its end, else the later expiry.
+    fn order(&self) -> (u64, Timestamp, LeaseId, Option<Timestamp>, Timestamp) {
+        let Self {
+            sequence,
+            since,
+            lease,
+            ended_at,
+            until,
+        } = *self;
+        (sequence, since, lease, ended_at, until)
     }
 
     /// The later state of two; of equal ones either.

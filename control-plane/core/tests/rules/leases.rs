@@ -20,10 +20,11 @@ fn at(ms: u64) -> Timestamp {
     NOW.plus_ms(ms)
 }
 
-/// Row `id`, acquired `since` ms after the start, to end at `until`; `ended` if it ended before.
+/// Row `id`, made as the `since`th `since` ms after the start, to end at `until`; `ended` if it ended before.
 fn mirror(id: u128, since: u64, until: u64, ended: Option<u64>) -> LeaseMirror {
     LeaseMirror {
         lease: LeaseId(id),
+        sequence: since,
         since: at(since),
         until: at(until),
         ended_at: ended.map(at),
@@ -213,6 +214,7 @@ fn what_is_left_of_a_row_is_what_is_left_of_what_is_shown(#[case] ahead_ms: u64)
         provider: ProviderId::new("acme").unwrap(),
         connection: ConnectionId::new("c1").unwrap(),
         generation: Generation::after(None).unwrap(),
+        sequence: 3,
         acquired_at: there(100),
         renewed_at: there(100),
         expires_at: there(5_100),
@@ -223,11 +225,37 @@ fn what_is_left_of_a_row_is_what_is_left_of_what_is_shown(#[case] ahead_ms: u64)
     };
     let shown = |ended| LeaseMirror::of(&row(ended), there(1_100), at(1_100));
     let expected = LeaseMirror {
+        sequence: 3,
         since: there(100),
         ..mirror(7, 0, 5_100, None)
     };
     assert_eq!(shown(None), expected);
     assert_eq!(shown(Some(300)), expected.ended(at(300)));
+}
+
+/// The database's clock stepped back by an hour between the two.
+#[test]
+fn a_lease_that_was_given_later_is_shown_whatever_its_clock_says() {
+    let hour = 3_600_000;
+    let before = LeaseMirror {
+        since: at(hour),
+        ..mirror(9, 4, 60_000, None)
+    };
+    let after = LeaseMirror {
+        since: at(0),
+        ..mirror(2, 5, 90_000, None)
+    };
+    for (shown, seen) in [(&before, &after), (&after, &before)] {
+        assert_eq!(LeaseMirror::later(Some(shown), Some(seen)), Some(&after));
+    }
+    assert!(after.is_news(Some(&before), at(10)));
+    assert!(!before.is_news(Some(&after), at(10)));
+    // One that a replica of an earlier release showed comes before both.
+    let earlier = LeaseMirror {
+        since: at(2 * hour),
+        ..mirror(7, 0, 60_000, None)
+    };
+    assert!(before.is_news(Some(&earlier), at(10)));
 }
 
 #[test]
@@ -241,6 +269,7 @@ fn a_value_names_no_owner_and_one_written_before_leases_is_read() {
         written["lease"],
         json!({
             "lease": "000000000000000000000000000000ab",
+            "sequence": 1,
             "since": 1_000_001,
             "until": 1_000_002,
             "ended_at": null,

@@ -184,6 +184,7 @@ fn leases() -> impl Strategy<Value = Option<LeaseMirror>> {
     let ends = (times(), times());
     prop::option::of(
         (1..3_u128, 0..3_u64, ends).prop_map(|(id, since, (until, ended_at))| LeaseMirror {
+            sequence: since,
             lease: LeaseId(id),
             since: Timestamp(since),
             until: until.unwrap_or_default(),
@@ -486,6 +487,7 @@ fn egress_locks_of_two_lives_are_one_unless_they_were_reset() {
 #[test]
 fn the_later_lease_of_two_lives_is_shown() {
     let lease = |id: u128, since: u64, ended_at: Option<u64>| LeaseMirror {
+        sequence: since,
         lease: LeaseId(id),
         since: Timestamp(since),
         until: NOW.plus_ms(60_000),

@@ -295,6 +295,7 @@ mod tests {
     ) {
         let lease = Lease {
             id: LeaseId(1),
+            sequence: 1,
             owner: OwnerHash::from_bytes([7; 32]),
             key: KeyId::new("k").unwrap(),
             provider: ProviderId::new("p").unwrap(),

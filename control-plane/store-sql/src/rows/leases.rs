@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidegate_core::ids::{ConnectionId, KeyId, PlaneIncarnation, ProviderId};
 use tidegate_core::lease::{
     Activity, Eligible, EndReason, Ended, Generation, InFlight, Lease, LeaseError, LeaseId,
-    LeaseName, OwnerHash, Rows, Step,
+    LeaseName, OwnerHash, Rows, Step, Stored,
 };
 use tidegate_core::time::Timestamp;
 use tidegate_store::durable::{DurableStoreError, LeaseReply};
@@ -22,6 +22,7 @@ pub(crate) struct LeaseRow {
     provider: String,
     connection: String,
     generation: i64,
+    seq: i64,
     acquired_at: i64,
     renewed_at: i64,
     expires_at: i64,
@@ -113,6 +114,7 @@ impl LeaseRow {
         };
         Ok(Lease {
             id: LeaseId(u128::from_be_bytes(id)),
+            sequence: sequence(self.seq),
             owner: known("the owner of a lease", OwnerHash::from_hex(&self.owner))?,
             key: known("the key of a lease", KeyId::new(self.key_id))?,
             provider: known("the provider of a lease", ProviderId::new(self.provider))?,
@@ -244,6 +246,25 @@ impl Found {
             answer,
         }
     }
+
+    /// The reply after these rows were made.
+    pub(crate) fn reply_after<T: Stored>(
+        &self,
+        mut answer: Result<T, LeaseError>,
+        opened: &[(LeaseId, u64)],
+    ) -> LeaseReply<T> {
+        if let Ok(answer) = &mut answer {
+            for (lease, sequence) in opened.iter().copied() {
+                answer.stored(lease, sequence);
+            }
+        }
+        self.reply(answer)
+    }
+}
+
+/// A place in the order of rows; databases begin with 1.
+pub(crate) fn sequence(stored: i64) -> u64 {
+    u64::try_from(stored).unwrap_or(0)
 }
 
 /// What a step answers when it writes nothing.

@@ -253,7 +253,7 @@ impl LeaseStore for SqliteDurableStore {
 /// The owner's row that has not ended, and the present.
 async fn read_own(connection: &mut SqliteConnection, owner: OwnerHash) -> Result<Found, Failure> {
     let row: Option<LeaseNow> = sqlx::query_as(
-        "SELECT id, owner, key_id, provider, connection, generation, acquired_at, renewed_at,
+        "SELECT id, owner, key_id, provider, connection, generation, seq, acquired_at, renewed_at,
                 expires_at, ended_at, end_reason,
                 CAST(unixepoch('subsec') * 1000 AS INTEGER) AS now
          FROM leases WHERE owner = ?1 AND ended_at IS NULL",

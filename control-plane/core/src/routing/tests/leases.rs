@@ -34,6 +34,7 @@ fn world(settings: Value) -> World {
 fn leased(left_ms: u64) -> ConnectionState {
     ConnectionState {
         lease: Some(LeaseMirror {
+            sequence: 1,
             lease: LeaseId(1),
             since: START,
             until: START.plus_ms(left_ms),

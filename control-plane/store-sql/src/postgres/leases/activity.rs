@@ -138,7 +138,7 @@ impl Seen {
 async fn look(connection: &mut PgConnection, asked: &Fence<'_>) -> Result<Option<Seen>, Stop> {
     let row: Option<FencedRow> = sqlx::query_as(
         "SELECT id, lease.owner, key_id, provider, lease.connection, lease.generation,
-                acquired_at, renewed_at, expires_at, ended_at, end_reason,
+                seq, acquired_at, renewed_at, expires_at, ended_at, end_reason,
                 (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now, number, until
          FROM leases AS lease LEFT JOIN lease_activity AS activity
              ON activity.connection = $2 AND activity.owner = $1
@@ -159,7 +159,7 @@ async fn look(connection: &mut PgConnection, asked: &Fence<'_>) -> Result<Option
 async fn look_at(connection: &mut PgConnection, name: &ActivityName) -> Result<Option<Seen>, Stop> {
     let row: Option<FencedRow> = sqlx::query_as(
         "SELECT id, lease.owner, key_id, provider, lease.connection, lease.generation,
-                acquired_at, renewed_at, expires_at, ended_at, end_reason,
+                seq, acquired_at, renewed_at, expires_at, ended_at, end_reason,
                 (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now, number, until
          FROM (SELECT * FROM leases WHERE owner = $1 AND generation = $3 AND connection = $2
                ORDER BY seq DESC LIMIT 1) AS lease

@@ -74,7 +74,7 @@ async fn end_uncovered(
             return Ok(ended);
         }
         let rows: Vec<LeaseRow> = sqlx::query_as(
-            "SELECT id, owner, key_id, provider, connection, generation, acquired_at, renewed_at,
+            "SELECT id, owner, key_id, provider, connection, generation, seq, acquired_at, renewed_at,
                     expires_at, ended_at, end_reason
              FROM leases WHERE id = ANY($1) AND ended_at IS NULL ORDER BY seq FOR UPDATE",
         )
@@ -95,7 +95,7 @@ pub(super) async fn list(
 ) -> Result<(Timestamp, Vec<Lease>), Failure> {
     let now = clock(connection).await?;
     let rows: Vec<LeaseRow> = sqlx::query_as(
-        "SELECT id, owner, key_id, provider, connection, generation, acquired_at, renewed_at,
+        "SELECT id, owner, key_id, provider, connection, generation, seq, acquired_at, renewed_at,
                 expires_at, ended_at, end_reason
          FROM leases WHERE ended_at IS NULL ORDER BY connection",
     )
@@ -130,7 +130,7 @@ async fn sweep_once(
     // The order is no index's: for that of the key, or none, the planner may walk through all the history that lies before
     // the rows that have not ended.
     let overdue: Vec<LeaseRow> = sqlx::query_as(
-        "SELECT id, owner, key_id, provider, connection, generation, acquired_at, renewed_at,
+        "SELECT id, owner, key_id, provider, connection, generation, seq, acquired_at, renewed_at,
                     expires_at, ended_at, end_reason
              FROM leases WHERE ended_at IS NULL AND expires_at <= $1
              ORDER BY seq + 0 LIMIT $2 FOR UPDATE SKIP LOCKED",

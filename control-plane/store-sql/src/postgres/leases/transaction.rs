@@ -4,13 +4,15 @@ use std::slice;
 
 use sqlx::{Connection, PgConnection};
 use tidegate_core::ids::ConnectionId;
-use tidegate_core::lease::{Activity, Change, Generation, Lease, LeaseName, OwnerHash, Step};
+use tidegate_core::lease::{
+    Activity, Change, Generation, Lease, LeaseId, LeaseName, OwnerHash, Step, Stored,
+};
 use tidegate_store::durable::{DurableStoreError, LeaseReply};
 
 use crate::call::{Failure, Progress};
 use crate::number::{bits, from_moment, moment, ordered};
 use crate::rows::leases::{
-    ActivityRow, Found, InFlightRows, LeaseRow, Scope, generation, id_bytes,
+    ActivityRow, Found, InFlightRows, LeaseRow, Scope, generation, id_bytes, sequence,
 };
 use crate::sqlstate::is_lost_race;
 
@@ -69,7 +71,7 @@ impl Rounds {
 }
 
 /// Runs a rule on the rows of a scope, and writes what it says.
-pub(super) async fn decide<T>(
+pub(super) async fn decide<T: Stored>(
     connection: &mut PgConnection,
     progress: &Progress,
     scope: &Scope<'_>,
@@ -84,7 +86,7 @@ pub(super) async fn decide<T>(
     }
 }
 
-async fn decide_once<T>(
+async fn decide_once<T: Stored>(
     connection: &mut PgConnection,
     progress: &Progress,
     scope: &Scope<'_>,
@@ -93,12 +95,13 @@ async fn decide_once<T>(
     let mut tx = connection.begin().await?;
     let found = find(&mut tx, scope).await?;
     let step = rule(&found);
+    let mut opened = Vec::new();
     if !step.changes.is_empty() {
-        write(&mut tx, &step.changes).await?;
+        opened = write(&mut tx, &step.changes).await?;
         progress.decides();
         tx.commit().await?;
     }
-    Ok(found.reply(step.answer))
+    Ok(found.reply_after(step.answer, &opened))
 }
 
 /// Locks what may change, then reads what stands and the time. What others hold is read only: who is refused keeps nobody
@@ -118,7 +121,7 @@ async fn find(connection: &mut PgConnection, scope: &Scope<'_>) -> Result<Found,
     // Anew, since the rows that were waited for may have been followed by others, which are not locked. They are
     // somebody's, which is all that counts of them, unless the rule may change them.
     let rows: Vec<LeaseRow> = sqlx::query_as(
-        "SELECT id, owner, key_id, provider, connection, generation, acquired_at, renewed_at,
+        "SELECT id, owner, key_id, provider, connection, generation, seq, acquired_at, renewed_at,
                 expires_at, ended_at, end_reason
          FROM leases WHERE ended_at IS NULL AND (owner = $1 OR connection = ANY($2))",
     )
@@ -196,7 +199,7 @@ async fn newest_of_all(
     }
     let rows: Vec<LeaseRow> = sqlx::query_as(
         "SELECT DISTINCT ON (owner, generation, connection)
-                id, owner, key_id, provider, connection, generation, acquired_at, renewed_at,
+                id, owner, key_id, provider, connection, generation, seq, acquired_at, renewed_at,
                 expires_at, ended_at, end_reason
          FROM leases JOIN (SELECT DISTINCT * FROM unnest($1::text[], $2::text[], $3::bigint[])
                            AS of_lease (connection, owner, generation)) AS of_lease
@@ -222,7 +225,7 @@ async fn newest_of(
     number: Generation,
 ) -> Result<Option<Lease>, Stop> {
     let row: Option<LeaseRow> = sqlx::query_as(
-        "SELECT id, owner, key_id, provider, connection, generation, acquired_at, renewed_at,
+        "SELECT id, owner, key_id, provider, connection, generation, seq, acquired_at, renewed_at,
                 expires_at, ended_at, end_reason
          FROM leases WHERE owner = $1 AND generation = $2 ORDER BY seq DESC LIMIT 1",
     )
@@ -233,11 +236,20 @@ async fn newest_of(
     Ok(row.map(LeaseRow::read).transpose()?)
 }
 
-/// Writes what a rule says. A row that is not as the rule saw it means that the race is lost.
-pub(super) async fn write(connection: &mut PgConnection, changes: &[Change]) -> Result<(), Stop> {
+/// Writes what a rule says, and tells the rows that it made. A row that is not as the rule saw it means that the race is
+/// lost.
+pub(super) async fn write(
+    connection: &mut PgConnection,
+    changes: &[Change],
+) -> Result<Vec<(LeaseId, u64)>, Stop> {
+    let mut opened = Vec::new();
     let alike = |one: &Change, next: &Change| one.ends().is_some() && next.ends().is_some();
     for changes in changes.chunk_by(alike) {
         let written = match changes {
+            [Change::Open(lease)] => {
+                opened.push((lease.id, open(connection, lease).await?));
+                1
+            }
             [change] => write_one(connection, change).await?,
             ends => end_all(connection, ends).await?,
         };
@@ -245,7 +257,7 @@ pub(super) async fn write(connection: &mut PgConnection, changes: &[Change]) -> 
             return Err(Stop::Lost);
         }
     }
-    Ok(())
+    Ok(opened)
 }
 
 /// Ends rows, however many, with one statement.
@@ -319,19 +331,18 @@ async fn write_one(connection: &mut PgConnection, change: &Change) -> Result<u64
             .execute(&mut *connection)
             .await?
         }
-        Change::Open(lease) => {
-            open(connection, lease).await?;
-            return Ok(1);
-        }
+        // Those are written by themselves.
+        Change::Open(_) => return Ok(0),
     };
     Ok(written.rows_affected())
 }
 
-async fn open(connection: &mut PgConnection, lease: &Lease) -> Result<(), Stop> {
-    sqlx::query(
+/// Makes a row; its place in the order of rows.
+async fn open(connection: &mut PgConnection, lease: &Lease) -> Result<u64, Stop> {
+    let made: i64 = sqlx::query_scalar(
         "INSERT INTO leases (id, owner, key_id, provider, connection, generation, acquired_at,
              renewed_at, expires_at)
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) RETURNING seq",
     )
     .bind(id_bytes(lease.id))
     .bind(lease.owner.to_string())
@@ -342,14 +353,14 @@ async fn open(connection: &mut PgConnection, lease: &Lease) -> Result<(), Stop> 
     .bind(moment(lease.acquired_at))
     .bind(moment(lease.renewed_at))
     .bind(moment(lease.expires_at))
-    .execute(&mut *connection)
+    .fetch_one(&mut *connection)
     .await?;
     // A lease may have come and gone since we looked, and left something in flight. From the insert on there can be no
     // other on this connection, so what is seen now is all there will be.
     if others_in_flight(connection, &lease.connection, lease.name()).await? {
         return Err(Stop::Lost);
     }
-    Ok(())
+    Ok(sequence(made))
 }
 
 async fn others_in_flight(

@@ -90,7 +90,7 @@ pub(super) async fn look(
 ) -> Result<Result<Granted, FenceError>, Failure> {
     let row: Option<FencedRow> = sqlx::query_as(
         "SELECT id, lease.owner, key_id, provider, lease.connection, lease.generation,
-                acquired_at, renewed_at, expires_at, ended_at, end_reason,
+                seq, acquired_at, renewed_at, expires_at, ended_at, end_reason,
                 CAST(unixepoch('subsec') * 1000 AS INTEGER) AS now, number, until
          FROM leases AS lease LEFT JOIN lease_activity AS activity
              ON activity.connection = ?2 AND activity.owner = ?1

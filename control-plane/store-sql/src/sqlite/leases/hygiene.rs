@@ -54,7 +54,7 @@ pub(super) async fn list(
 
 async fn read_active(connection: &mut SqliteConnection) -> Result<Vec<Lease>, Failure> {
     let rows: Vec<LeaseRow> = sqlx::query_as(
-        "SELECT id, owner, key_id, provider, connection, generation, acquired_at, renewed_at,
+        "SELECT id, owner, key_id, provider, connection, generation, seq, acquired_at, renewed_at,
                 expires_at, ended_at, end_reason
          FROM leases WHERE ended_at IS NULL ORDER BY connection",
     )
@@ -72,7 +72,7 @@ pub(super) async fn sweep(
     let mut tx = begin(connection, Survives::PowerLoss).await?;
     let now = clock(&mut tx).await?;
     let overdue: Vec<LeaseRow> = sqlx::query_as(
-        "SELECT id, owner, key_id, provider, connection, generation, acquired_at, renewed_at,
+        "SELECT id, owner, key_id, provider, connection, generation, seq, acquired_at, renewed_at,
                 expires_at, ended_at, end_reason
          FROM leases WHERE ended_at IS NULL AND expires_at <= ?1 LIMIT ?2",
     )

@@ -2,19 +2,21 @@
 
 use sqlx::SqliteConnection;
 use tidegate_core::ids::ConnectionId;
-use tidegate_core::lease::{Change, Generation, Lease, LeaseName, OwnerHash, Step};
+use tidegate_core::lease::{
+    Change, Generation, Lease, LeaseId, LeaseName, OwnerHash, Step, Stored,
+};
 use tidegate_store::durable::{DurableStoreError, LeaseReply};
 
 use super::super::{Survives, begin};
 use crate::call::{Failure, Progress};
 use crate::number::{bits, moment};
 use crate::rows::leases::{
-    ActivityRow, Found, InFlightRows, LeaseRow, Scope, generation, id_bytes,
+    ActivityRow, Found, InFlightRows, LeaseRow, Scope, generation, id_bytes, sequence,
 };
 use crate::rows::to_json;
 
 /// Runs a rule on the rows of a scope, and writes what it says.
-pub(super) async fn decide<T>(
+pub(super) async fn decide<T: Stored>(
     connection: &mut SqliteConnection,
     progress: &Progress,
     scope: &Scope<'_>,
@@ -23,19 +25,20 @@ pub(super) async fn decide<T>(
     let mut tx = begin(connection, Survives::PowerLoss).await?;
     let found = find(&mut tx, scope).await?;
     let step = rule(&found);
+    let mut opened = Vec::new();
     if !step.changes.is_empty() {
-        write(&mut tx, &step.changes).await?;
+        opened = write(&mut tx, &step.changes).await?;
         progress.decides();
         tx.commit().await?;
     }
-    Ok(found.reply(step.answer))
+    Ok(found.reply_after(step.answer, &opened))
 }
 
 async fn find(connection: &mut SqliteConnection, scope: &Scope<'_>) -> Result<Found, Failure> {
     let (name, eligible) = (scope.owner.to_string(), scope.connections());
     let names = to_json("names of connections", &eligible)?;
     let rows: Vec<LeaseRow> = sqlx::query_as(
-        "SELECT id, owner, key_id, provider, connection, generation, acquired_at, renewed_at,
+        "SELECT id, owner, key_id, provider, connection, generation, seq, acquired_at, renewed_at,
                 expires_at, ended_at, end_reason
          FROM leases WHERE ended_at IS NULL
              AND (owner = ?1 OR connection IN (SELECT value FROM json_each(?2)))",
@@ -80,7 +83,7 @@ pub(super) async fn newest_on(
     on: &ConnectionId,
 ) -> Result<Option<Lease>, Failure> {
     let row: Option<LeaseRow> = sqlx::query_as(
-        "SELECT id, owner, key_id, provider, connection, generation, acquired_at, renewed_at,
+        "SELECT id, owner, key_id, provider, connection, generation, seq, acquired_at, renewed_at,
                 expires_at, ended_at, end_reason
          FROM leases WHERE owner = ?1 AND generation = ?2 AND connection = ?3
          ORDER BY seq DESC LIMIT 1",
@@ -100,7 +103,7 @@ async fn newest_of(
     number: Generation,
 ) -> Result<Option<Lease>, Failure> {
     let row: Option<LeaseRow> = sqlx::query_as(
-        "SELECT id, owner, key_id, provider, connection, generation, acquired_at, renewed_at,
+        "SELECT id, owner, key_id, provider, connection, generation, seq, acquired_at, renewed_at,
                 expires_at, ended_at, end_reason
          FROM leases WHERE owner = ?1 AND generation = ?2 ORDER BY seq DESC LIMIT 1",
     )
@@ -111,11 +114,12 @@ async fn newest_of(
     Ok(row.map(LeaseRow::read).transpose()?)
 }
 
-/// Writes what a rule says. There is no other writer, so a row that is not as the rule saw it is a fault of ours.
+/// Writes what a rule says, and tells the rows that it made. There is no other writer, so a row that is not as the rule saw it is a fault of ours.
 pub(super) async fn write(
     connection: &mut SqliteConnection,
     changes: &[Change],
-) -> Result<(), Failure> {
+) -> Result<Vec<(LeaseId, u64)>, Failure> {
+    let mut opened = Vec::new();
     for change in changes {
         let written = match change {
             Change::End { lease, ended } => {
@@ -171,7 +175,7 @@ pub(super) async fn write(
                 .await?
             }
             Change::Open(lease) => {
-                open(connection, lease).await?;
+                opened.push((lease.id, open(connection, lease).await?));
                 continue;
             }
         };
@@ -179,11 +183,12 @@ pub(super) async fn write(
             return Err(DurableStoreError::Refused("a lease changed meanwhile".to_owned()).into());
         }
     }
-    Ok(())
+    Ok(opened)
 }
 
-async fn open(connection: &mut SqliteConnection, lease: &Lease) -> Result<(), Failure> {
-    sqlx::query(
+/// Makes a row; its place in the order of rows.
+async fn open(connection: &mut SqliteConnection, lease: &Lease) -> Result<u64, Failure> {
+    let made = sqlx::query(
         "INSERT INTO leases (id, owner, key_id, provider, connection, generation, acquired_at,
              renewed_at, expires_at)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
@@ -199,7 +204,7 @@ async fn open(connection: &mut SqliteConnection, lease: &Lease) -> Result<(), Fa
     .bind(moment(lease.expires_at))
     .execute(&mut *connection)
     .await?;
-    Ok(())
+    Ok(sequence(made.last_insert_rowid()))
 }
 
 pub(super) fn read_all(rows: Vec<LeaseRow>) -> Result<Vec<Lease>, DurableStoreError> {

@@ -249,6 +249,7 @@ pub async fn vector_sessions_10_a_lease_holds_until_it_is_over(
         tokio::time::sleep(AGAIN).await;
     };
     assert!(next.acquired_at >= renewed.expires_at);
+    assert!(next.sequence > renewed.sequence && renewed.sequence == lease.sequence);
     assert_eq!(
         renew(&store, &lease, 1).await?.answer,
         Err(LeaseError::FenceStale)

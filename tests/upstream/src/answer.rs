@@ -229,6 +229,15 @@ pub(crate) fn under(mode: &Mode, api: Api, content: Content, gap: Duration, numb
             answer.steps.push(Step::Silence);
             answer
         }
+        Mode::Pause { events, gate } => {
+            let mut answer = Answer::good(&content);
+            let mut pieces = content.pieces();
+            let later = pieces.split_off((*events).min(pieces.len()));
+            answer.send_all(pieces, gap);
+            answer.steps.push(Step::Await(gate.clone()));
+            answer.send_all(later, gap);
+            answer
+        }
         Mode::HeartbeatOnly { every } => {
             let (content_type, bytes) = match content {
                 Content::Whole(_) => (JSON, Bytes::from_static(b" ")),

@@ -85,7 +85,7 @@ fn steps(steps: Vec<Step>, encoding: Encoding) -> io::Result<Vec<Step>> {
                 whole = false;
                 step
             }
-            Step::Wait(_) => step,
+            Step::Wait(_) | Step::Await(_) => step,
         };
         encoded.push(last);
     }

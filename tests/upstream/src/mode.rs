@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::Value;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 /// How the upstream treats one request.
 ///
@@ -141,6 +141,13 @@ pub enum Mode {
         /// Good events before the silence.
         events: usize,
     },
+    /// A stream that begins well and goes on when a gate is opened.
+    Pause {
+        /// Good events before the gate.
+        events: usize,
+        /// The gate.
+        gate: Gate,
+    },
     /// Status 200 and nothing but heartbeats for ever: comments or pings in a stream, blanks before a JSON body.
     HeartbeatOnly {
         /// Time between heartbeats.
@@ -256,10 +263,12 @@ impl Gate {
         self.0.cancel();
     }
 
-    pub(crate) async fn opened(&self) {
-        self.0.cancelled().await;
+    pub(crate) fn opened(&self) -> WaitForCancellationFutureOwned {
+        CancellationToken::clone(&self.0).cancelled_owned()
     }
 }
+
+impl Eq for Gate {}
 
 impl PartialEq for Gate {
     fn eq(&self, other: &Self) -> bool {

@@ -11,9 +11,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::{Body, Frame};
 use tokio::time::{Sleep, sleep};
+use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use crate::connection::ConnectionState;
 use crate::log::{Ending, RequestLog};
+use crate::mode::Gate;
 
 /// How often a body looks whether its bytes have left.
 const LOOK: Duration = Duration::from_millis(1);
@@ -34,6 +36,8 @@ pub(crate) enum Step {
         bytes: Bytes,
         times: u64,
     },
+    /// Nothing more until the gate is open.
+    Await(Gate),
     /// Nothing more, for ever.
     Silence,
     /// The same again and again, for ever.
@@ -87,6 +91,7 @@ impl Drop for EndGuard {
 pub(crate) struct PacedBody {
     steps: VecDeque<Step>,
     timer: Option<Pin<Box<Sleep>>>,
+    gate: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     /// Flushes seen when the body began to wait for one, and how often it has looked since.
     leaving: Option<(u64, u32)>,
     connection: Arc<ConnectionState>,
@@ -105,6 +110,7 @@ impl PacedBody {
         Self {
             steps: steps.into(),
             timer: None,
+            gate: None,
             leaving: None,
             connection,
             end,
@@ -141,6 +147,10 @@ impl Body for PacedBody {
                 ready!(timer.as_mut().poll(cx));
                 self.timer = None;
             }
+            if let Some(gate) = &mut self.gate {
+                ready!(gate.as_mut().poll(cx));
+                self.gate = None;
+            }
             match self.steps.pop_front() {
                 None => return Poll::Ready(None),
                 Some(Step::Send(bytes)) => {
@@ -174,6 +184,7 @@ impl Body for PacedBody {
                     }
                     return Poll::Ready(Some(Ok(Frame::data(bytes))));
                 }
+                Some(Step::Await(gate)) => self.gate = Some(Box::pin(gate.opened())),
                 Some(Step::Silence) => {
                     self.steps.push_front(Step::Silence);
                     // Nobody wakes us; the connection notices by itself when the client leaves.

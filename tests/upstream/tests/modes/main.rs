@@ -7,7 +7,7 @@ use std::io::{Error, ErrorKind};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tidegate_fake_upstream::{Behaviour, Ending, FakeUpstream, Mode, Reply, Selector};
+use tidegate_fake_upstream::{Behaviour, Ending, FakeUpstream, Gate, Mode, Reply, Selector};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -352,4 +352,28 @@ async fn a_stopped_upstream_frees_its_port() {
             .status(),
         200
     );
+}
+
+#[tokio::test]
+async fn a_pause_lasts_until_its_gate_is_opened() -> Result<(), Error> {
+    let gate = Gate::new();
+    let upstream = start(Mode::Pause {
+        events: 2,
+        gate: gate.clone(),
+    })
+    .await?;
+    let mut stream = send(upstream.addr(), CHAT, &chat(true)).await?;
+    let mut seen = Vec::new();
+    while String::from_utf8_lossy(&seen).matches("data: ").count() < 2 {
+        let mut piece = [0; 4096];
+        let length = timeout(LIMIT, stream.read(&mut piece)).await??;
+        seen.extend_from_slice(&piece[..length]);
+    }
+    let more = timeout(QUIET, stream.read(&mut [0; 1])).await;
+    assert!(more.is_err(), "nothing comes before the gate is open");
+    gate.open();
+    timeout(LIMIT, stream.read_to_end(&mut seen)).await??;
+    let text = String::from_utf8_lossy(&seen);
+    assert!(text.contains("data: [DONE]"), "{text}");
+    Ok(())
 }

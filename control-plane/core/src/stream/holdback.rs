@@ -28,7 +28,7 @@ impl Holdback {
 
     /// Whether the stream is handed on now. To be asked when a chunk arrives, that chunk included in the bytes.
     #[must_use]
-    pub fn is_over(&self, held_bytes: usize, now_ms: u64) -> bool {
+    pub fn is_over(self, held_bytes: usize, now_ms: u64) -> bool {
         held_bytes >= HOLD_BYTES || now_ms.saturating_sub(self.since_ms) >= HOLD_MS
     }
 }

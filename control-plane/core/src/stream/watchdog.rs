@@ -109,7 +109,7 @@ impl Watchdog {
         events: impl IntoIterator<Item = Progress>,
         now_ms: u64,
     ) -> Result<(), TooSlow> {
-        let mut watch = self.watch.unwrap_or(Watch {
+        let mut watch = self.watch.unwrap_or_else(|| Watch {
             began_ms: now_ms,
             now_ms,
             judged_from_ms: now_ms.saturating_add(self.limits.warmup_ms),

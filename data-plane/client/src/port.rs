@@ -334,8 +334,9 @@ impl Running {
 
     /// The same, as this one of the requests that are counted because of what an upstream told.
     #[must_use]
-    pub fn at(self, place: Option<Place>) -> Self {
-        Self { place, ..self }
+    pub fn at(mut self, place: Option<Place>) -> Self {
+        self.place = place;
+        self
     }
 
     /// Which one it is of the requests that are counted because of what an upstream told.

@@ -34,6 +34,8 @@ pub(crate) struct Scanner {
     cut: bool,
     /// The last byte was a CR, so that an LF belongs to it.
     after_cr: bool,
+    /// The last line was blank.
+    after_blank: bool,
     /// A line has been seen, so a byte order mark would be data.
     begun: bool,
 }
@@ -52,10 +54,10 @@ impl Scanner {
         let mut at: usize = 0;
         while let Some(rest) = chunk.get(at..).filter(|rest| !rest.is_empty()) {
             if std::mem::take(&mut self.after_cr) && rest.first() == Some(&b'\n') {
-                if boundary == Some(at) {
-                    boundary = Some(at.saturating_add(1));
-                }
                 at = at.saturating_add(1);
+                if self.after_blank {
+                    boundary = Some(at);
+                }
                 continue;
             }
             let Some(length) = memchr::memchr2(b'\n', b'\r', rest) else {
@@ -77,6 +79,7 @@ impl Scanner {
                 self.line.clear();
                 blank
             };
+            self.after_blank = blank;
             if blank {
                 self.emit(here.take(), on_event);
                 boundary = Some(at);
@@ -234,6 +237,10 @@ mod tests {
         assert_eq!(scanner.feed(b"data: a\n\ndata: b", &mut ignore), Some(9));
         assert_eq!(scanner.feed(b"\n", &mut ignore), None);
         assert_eq!(scanner.feed(b"\r\n: x\r\n\r\n.", &mut ignore), Some(9));
+        assert_eq!(scanner.feed(b"\r\n\r", &mut ignore), Some(3));
+        assert_eq!(scanner.feed(b"\n.", &mut ignore), Some(1));
+        assert_eq!(scanner.feed(b"\r", &mut ignore), None);
+        assert_eq!(scanner.feed(b"\n.", &mut ignore), None);
     }
 
     #[test]

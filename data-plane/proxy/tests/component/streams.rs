@@ -142,3 +142,34 @@ async fn the_head_of_a_stream_waits_for_its_first_event() {
     assert!(reply.status >= 500, "a dead 200 is no 200");
     assert!(reply.json()["error"]["message"].is_string());
 }
+
+/// What nobody here understands is handed on as it is, and its end is a good one.
+#[rstest]
+#[case::no_json(
+    "text/event-stream",
+    "data: ahoy\n\n: note\r\n\r\nid: 7\ndata: there\n\n"
+)]
+#[case::other_json(
+    "text/event-stream; charset=utf-8",
+    "data: {\"token\":\"ahoy\"}\n\ndata: {\"token\":\""
+)]
+#[case::other_lines("application/x-ndjson", "{\"token\":\"ahoy\"}\n{\"done\":true}\n")]
+#[case::text("text/plain", "ahoy")]
+#[tokio::test]
+async fn a_stream_of_an_unknown_format_passes_untouched(#[case] kind: &str, #[case] body: &str) {
+    let bench = Bench::start().await;
+    bench.one.set_default(Mode::Status {
+        code: 200,
+        body: Some(body.to_owned()),
+        headers: vec![("content-type".to_owned(), kind.to_owned())],
+    });
+    for (path, model) in [("/v1/chat/completions", "duo"), ("/v1/responses", "duo")] {
+        let reply = bench.client.post(path, &self::body(model)).await;
+        assert_eq!(reply.status, 200);
+        assert_eq!(reply.text(), body, "{path}");
+    }
+    assert_eq!(
+        bench.control.outcomes(),
+        [Outcome::Success, Outcome::Success]
+    );
+}

@@ -32,7 +32,7 @@ bench: ## Measure against the limits; prints a table and writes target/bench/sum
 	cargo build --release --workspace --bins
 	cargo run --release --quiet --package tidegate-bench
 
-FUZZ_TARGETS ?= hints body settings
+FUZZ_TARGETS ?= hints body settings scan passage
 FUZZ_SECONDS ?= 60
 fuzz: ## Feed each parser of what strangers send for a minute (needs nightly and cargo-fuzz)
 	@cargo fuzz --version >/dev/null || { echo "cargo install cargo-fuzz --locked" >&2; exit 1; }

@@ -21,6 +21,8 @@ mod drive;
 mod endpoint;
 mod event_stream;
 mod facts;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod handle;
 mod identify;
 mod leasing;

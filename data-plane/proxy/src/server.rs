@@ -125,11 +125,13 @@ async fn serve<C: ControlPort>(
     let service = service_fn(|request: Request<Incoming>| {
         asked.store(true, Ordering::Relaxed);
         let shared = Arc::clone(shared);
-        async move { Ok::<_, Infallible>(handle::handle(shared, surface, request).await) }
+        // hyper keeps room for this future as long as the connection lives, and a stream needs it only until its head is
+        // sent. In a box it is gone by then.
+        Box::pin(async move { Ok::<_, Infallible>(handle::handle(shared, surface, request).await) })
     });
     let io = TokioIo::new(PatientIo::new(stream, shared.limits.stall_time));
-    let connection = builder.serve_connection(io, service);
-    let mut connection = std::pin::pin!(connection);
+    // Pinned to the stack it would be in this task twice: where it is made and where it is polled.
+    let mut connection = Box::pin(builder.serve_connection(io, service));
     // hyper watches the time of a head only once it knows the HTTP version.
     let mut silence = std::pin::pin!(tokio::time::sleep(shared.limits.head_time));
     let (mut stopping, mut heard) = (false, false);

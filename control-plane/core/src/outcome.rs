@@ -4,11 +4,15 @@
 //! making carry their provenance as a variant of [`Outcome`], so no text of an upstream can imitate one
 //! (decision 5).
 
+mod code;
+
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{AttemptId, ConnectionId, EgressId, ModelId, ProviderId};
 use crate::time::Timestamp;
 use crate::version::Version;
+
+pub use code::{CommonFailure, FailureCode};
 
 /// Most bytes of an upstream's error body that are kept and looked at.
 pub const MAX_BODY_BYTES: usize = 8 * 1024;

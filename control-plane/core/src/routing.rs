@@ -111,6 +111,7 @@ pub use plan::{FusionPlan, PipelinePlan, PipelineStage, Plan, PlanMember};
 pub use reordered::UNKNOWN_TARGET;
 pub use resolve::{Route, resolve, resolve_request};
 pub use selection::{OrdinarySelection, Speaks, ordinary_selection};
+pub use terminal::ALL_MODELS_FAILED;
 pub use turns::{Counters, DecisionTurns};
 pub use wait::{CoolingTimer, WaitPolicy, cooldown_wait};
 

@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use tidegate_core::admission::{Terms, terms};
 use tidegate_core::config::Strategy;
 use tidegate_core::ids::{AttemptId, ConnectionId};
-use tidegate_core::outcome::{LocalFault, Outcome};
+use tidegate_core::outcome::{CommonFailure, LocalFault, Outcome};
 use tidegate_core::routing::{
     AttemptsSoFar, Plan, PriorAttempt, Rejection, RequestFacts, WaitKind,
 };
@@ -127,6 +127,8 @@ pub(crate) struct Drive<C: ControlPort> {
     broken_wait: Option<BrokenWait>,
     /// The lease had moved when a dispatch came to the fence.
     has_moved: bool,
+    /// What its failures have in common.
+    failures: CommonFailure,
     /// How the last attempt failed.
     pub(crate) last_outcome: Option<Outcome>,
     /// What ordered the targets of the last dispatch.
@@ -151,6 +153,7 @@ impl<C: ControlPort> Drive<C> {
             place: None,
             broken_wait: None,
             has_moved: false,
+            failures: CommonFailure::default(),
             last_outcome: None,
             strategy: None,
             remarks: Remarks::default(),
@@ -446,6 +449,7 @@ impl<C: ControlPort> Drive<C> {
                 Ok(Some(End::Stream(Box::new(ready), provider.ok())))
             }
             Observed::Failed(Failure { outcome, words }) => {
+                self.failures.add(&outcome);
                 self.last_outcome = Some(outcome.clone());
                 self.last_failure = life.fails(outcome);
                 self.words = words;

@@ -26,6 +26,7 @@ mod unsent;
 
 use super::Input;
 
+pub use failed::ALL_MODELS_FAILED;
 pub(super) use failed::{
     after_emergency, all_failed, of_client, protected, retry_budget_spent, timed_out,
     too_many_attempts,

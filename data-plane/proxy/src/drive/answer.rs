@@ -2,7 +2,7 @@
 
 use http::header::CACHE_CONTROL;
 use http::{HeaderMap, HeaderValue, Response};
-use tidegate_core::routing::Rejection;
+use tidegate_core::routing::{ALL_MODELS_FAILED, Rejection};
 
 use crate::control_port::ControlPort;
 use crate::life::{Ending, Life};
@@ -45,7 +45,7 @@ impl<C: ControlPort> Drive<C> {
         Ok(response)
     }
 
-    pub(super) fn reject(&mut self, rejection: Box<Rejection>) -> Response<ReplyBody> {
+    pub(super) fn reject(&mut self, mut rejection: Box<Rejection>) -> Response<ReplyBody> {
         if let Some(error) = rejection.lease {
             return self.refuse(&Refusal::Lease(error));
         }
@@ -59,6 +59,15 @@ impl<C: ControlPort> Drive<C> {
             self.name(&mut response, None);
             self.end(&response, Some(&code));
             return response;
+        }
+        // Nobody has words for it, so the kind of failure is said, if it is one.
+        if rejection.code == ALL_MODELS_FAILED
+            && let Some(failure) = self.failures.code()
+        {
+            failure.code.clone_into(&mut rejection.code);
+            if let Some(error_type) = failure.error_type {
+                error_type.clone_into(&mut rejection.error_type);
+            }
         }
         self.refuse(&Refusal::Rejected(rejection))
     }

@@ -12,6 +12,9 @@ use crate::routing::{Input, PriorAttempt, Rejection};
 use super::attempted;
 use super::status::{OutcomeKind, error_status, error_type, final_status, is_expired, retry_after};
 
+/// The code, and the terminal reason, when attempts failed and none of the more telling ones holds.
+pub const ALL_MODELS_FAILED: &str = "all_models_failed";
+
 /// Attempts were made and none succeeded. `attempts` are those of the last pass that had any.
 pub(in crate::routing) fn all_failed(
     input: &Input<'_>,
@@ -28,7 +31,7 @@ pub(in crate::routing) fn all_failed(
     let terminal_reason = if quota {
         "quota_exhausted"
     } else {
-        "all_models_failed"
+        ALL_MODELS_FAILED
     };
     let expired = results(attempts).all(|result| is_expired(&result.classification));
     let code = if expired {

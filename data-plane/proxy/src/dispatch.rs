@@ -1,6 +1,6 @@
 //! From a decision to a request for the upstream, with headers built from scratch (`architecture.md` §2, Dispatch).
 
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, USER_AGENT};
+use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 use secrecy::ExposeSecret as _;
 use tidegate_core::config::Protocol;
@@ -12,6 +12,8 @@ use crate::request::{Changes, MaxOutput, RequestBody};
 use crate::upstream::Pieces;
 
 const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
+/// Bodies are read here, so compression would cost more time than it saves; what comes compressed is decoded.
+const PLAIN: HeaderValue = HeaderValue::from_static("identity");
 const OURSELVES: HeaderValue =
     HeaderValue::from_static(concat!("tidegate/", env!("CARGO_PKG_VERSION")));
 const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version");
@@ -106,6 +108,7 @@ pub(crate) fn prepare(
     let mut headers = passed.headers.clone();
     headers.insert(CONTENT_TYPE, JSON);
     headers.insert(ACCEPT, if body.stream { EVENT_STREAM } else { JSON });
+    headers.insert(ACCEPT_ENCODING, PLAIN);
     headers.insert(USER_AGENT, OURSELVES);
     let secret = credential.secret.expose_secret();
     let (name, value) = match provider.provider.protocol {

@@ -1,24 +1,24 @@
 //! An upstream's stream with what is known of it.
 
 use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
 use tidegate_core::outcome::StreamFault;
 use tokio::time::Instant;
 
 use crate::passage::Passage;
 use crate::sse::Dialect;
+use crate::upstream::UpstreamBody;
 
 /// The connection to the upstream and the bytes on their way.
 #[derive(Debug)]
 pub(crate) struct EventStream {
-    pub(crate) body: Incoming,
+    pub(crate) body: UpstreamBody,
     pub(crate) passage: Passage,
     /// When the last useful or protected event came; at first, when the stream became ready.
     pub(crate) progress: Instant,
 }
 
 impl EventStream {
-    pub(crate) fn new(body: Incoming, dialect: Dialect) -> Self {
+    pub(crate) fn new(body: UpstreamBody, dialect: Dialect) -> Self {
         Self {
             body,
             passage: Passage::new(dialect),

@@ -51,3 +51,4 @@ pub use control_port::ControlPort;
 pub use limits::Limits;
 pub use metrics::Metrics;
 pub use proxy::{Proxy, StartError, Surface};
+pub use upstream::{AuthoritiesError, UpstreamAuthorities};

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use tidegate_core::ids::EgressId;
 
+use crate::upstream::UpstreamAuthorities;
+
 /// Settings of one proxy. [`Limits::default`] is what the binary starts with.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -28,6 +30,8 @@ pub struct Limits {
     pub max_waiting: usize,
     /// Identity under which this proxy's requests leave (decision 23).
     pub egress: Option<EgressId>,
+    /// Who may sign upstreams' certificates besides the roots of the web.
+    pub upstream_authorities: UpstreamAuthorities,
 }
 
 impl Default for Limits {
@@ -43,6 +47,7 @@ impl Default for Limits {
             max_connections: 10_000,
             max_waiting: 1_000,
             egress: None,
+            upstream_authorities: UpstreamAuthorities::default(),
         }
     }
 }

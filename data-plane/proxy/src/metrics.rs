@@ -23,6 +23,8 @@ pub struct Metrics {
     pub(crate) refusals: Family<RefusalLabels, Counter>,
     pub(crate) waits_refused: Counter,
     pub(crate) attempts: Family<AttemptLabels, Counter>,
+    /// Attempts that were sent again because the upstream had not processed them.
+    pub(crate) upstream_resends: Counter,
     pub(crate) ready_seconds: Histogram,
     pub(crate) decisions: Family<DecisionLabels, Counter>,
     pub(crate) decide_seconds: Histogram,
@@ -297,6 +299,7 @@ impl Metrics {
             refusals: Family::default(),
             waits_refused: Counter::default(),
             attempts: Family::default(),
+            upstream_resends: Counter::default(),
             ready_seconds: request_buckets(),
             decisions: Family::default(),
             decide_seconds: Histogram::new(exponential_buckets(0.000_1, 2.0, 14)),
@@ -386,6 +389,11 @@ impl Metrics {
             "attempts",
             "Upstream attempts by outcome",
             self.attempts.clone(),
+        );
+        registry.register(
+            "upstream_resends",
+            "Requests sent to an upstream again because it had not processed them",
+            self.upstream_resends.clone(),
         );
         registry.register(
             "ready_seconds",

@@ -7,7 +7,6 @@ use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tidegate_core::outcome::{
@@ -19,7 +18,7 @@ use tokio::time::Instant;
 
 use crate::event_stream::EventStream;
 use crate::sse::{Dialect, Tokens};
-use crate::upstream::{Pieces, Upstream};
+use crate::upstream::{Pieces, Upstream, UpstreamBody};
 
 /// So much of an error's body is kept for the client.
 const MAX_ERROR_BYTES: usize = 256 * 1024;
@@ -198,6 +197,11 @@ pub(crate) async fn attempt(
         return Observed::Failed(error(response, clock).await);
     }
     if is_event_stream(response.headers()) {
+        // One that is still there could not be undone.
+        if response.headers().contains_key(CONTENT_ENCODING) {
+            tracing::warn!("an upstream's stream has an encoding that is not known");
+            return failed(Outcome::Transport(TransportFault::Protocol));
+        }
         return stream(response, dialect, clock).await;
     }
     // Also when a stream was asked for and comes in another format: in the middle of one that nobody here knows a
@@ -210,14 +214,31 @@ fn failed(outcome: Outcome) -> Observed {
 }
 
 fn is_event_stream(headers: &HeaderMap) -> bool {
-    headers
-        .get(CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok())
-        .and_then(|value| value.split(';').next())
-        .is_some_and(|kind| kind.trim().eq_ignore_ascii_case("text/event-stream"))
+    is_of_type(headers, &["text/event-stream"])
 }
 
-async fn stream(response: Response<Incoming>, dialect: Dialect, clock: Clock) -> Observed {
+/// Whether the content type is one of these, whatever its parameters.
+fn is_of_type(headers: &HeaderMap, types: &[&str]) -> bool {
+    let value = headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok());
+    let given = value.and_then(|value| value.split(';').next());
+    given.is_some_and(|given| {
+        let given = given.trim();
+        types.iter().any(|kind| given.eq_ignore_ascii_case(kind))
+    })
+}
+
+/// Whether a body that is not JSON makes no sense under this head: it is called JSON, or it is a page of something that
+/// stands between us and the provider. What is encoded in a way that is not known is not judged.
+fn is_no_answer(headers: &HeaderMap) -> bool {
+    if headers.contains_key(CONTENT_ENCODING) {
+        return false;
+    }
+    is_of_type(headers, &["application/json", "text/html"])
+}
+
+async fn stream(response: Response<UpstreamBody>, dialect: Dialect, clock: Clock) -> Observed {
     let (head, body) = response.into_parts();
     let mut stream = Box::new(EventStream::new(body, dialect));
     let by = clock.by_in(Phase::Readiness, clock.deadlines.readiness);
@@ -252,7 +273,7 @@ fn embedded(headers: &HeaderMap, body: Bytes) -> Failure {
     }
 }
 
-async fn error(response: Response<Incoming>, clock: Clock) -> Failure {
+async fn error(response: Response<UpstreamBody>, clock: Clock) -> Failure {
     let (head, mut body) = response.into_parts();
     let by = clock.by(Some(ERROR_BODY_TIME));
     let mut kept = BytesMut::new();
@@ -292,20 +313,28 @@ struct Answer<'a> {
     usage: Option<&'a RawValue>,
 }
 
-async fn whole(response: Response<Incoming>, clock: Clock, max_bytes: usize) -> Observed {
+async fn whole(response: Response<UpstreamBody>, clock: Clock, max_bytes: usize) -> Observed {
     let (head, body) = response.into_parts();
     let body = match read_whole(body, clock, max_bytes).await {
         Ok(body) => body,
         Err(outcome) => return failed(outcome),
     };
     let mut tokens = Tokens::default();
-    if let Ok(answer) = serde_json::from_slice::<Answer<'_>>(&body) {
-        if answer.error.is_some_and(|error| error.get() != "null") {
-            return Observed::Failed(embedded(&head.headers, body));
+    match serde_json::from_slice::<Answer<'_>>(&body) {
+        Ok(answer) => {
+            if answer.error.is_some_and(|error| error.get() != "null") {
+                return Observed::Failed(embedded(&head.headers, body));
+            }
+            if let Some(usage) = answer.usage {
+                tokens.learn(usage);
+            }
         }
-        if let Some(usage) = answer.usage {
-            tokens.learn(usage);
+        Err(error) if !error.is_data() && is_no_answer(&head.headers) => {
+            tracing::warn!("an upstream's answer is not what its content type says");
+            return failed(Outcome::Transport(TransportFault::Protocol));
         }
+        // JSON of another form, or a format that is none of ours to judge.
+        Err(_) => {}
     }
     Observed::Whole(Answered {
         status: head.status,
@@ -315,7 +344,11 @@ async fn whole(response: Response<Incoming>, clock: Clock, max_bytes: usize) -> 
     })
 }
 
-async fn read_whole(mut body: Incoming, clock: Clock, max_bytes: usize) -> Result<Bytes, Outcome> {
+async fn read_whole(
+    mut body: UpstreamBody,
+    clock: Clock,
+    max_bytes: usize,
+) -> Result<Bytes, Outcome> {
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
     let mut by = clock.by_in(Phase::Body, clock.idle());

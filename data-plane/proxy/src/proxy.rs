@@ -100,7 +100,10 @@ impl<C: ControlPort> Proxy<C> {
         let metrics = Metrics::register(&mut registry.write());
         let shared = Shared {
             control,
-            upstream: Upstream::new()?,
+            upstream: Upstream::new(
+                &limits.upstream_authorities,
+                metrics.upstream_resends.clone(),
+            )?,
             waiting: Semaphore::new(limits.max_waiting.min(Semaphore::MAX_PERMITS)),
             handoffs: Arc::new(Semaphore::new(MAX_HANDOFFS)),
             retries: Arc::default(),

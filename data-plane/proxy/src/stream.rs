@@ -27,7 +27,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame};
-use hyper::body::Incoming;
 use parking_lot::Mutex;
 use tidegate_core::lease::LeaseError;
 use tidegate_core::outcome::{Outcome, StreamFault, UpstreamError};
@@ -43,6 +42,7 @@ use crate::observe::Clock;
 use crate::passage::Passage;
 use crate::reply::in_band;
 use crate::sse::End;
+use crate::upstream::UpstreamBody;
 
 /// After the last event an upstream has this long to end its stream.
 const LINGER: Duration = Duration::from_secs(2);
@@ -71,7 +71,7 @@ pub(crate) struct Surroundings<'a> {
 /// The stream itself, which the client's connection moves and the watch may end.
 struct Flow<C: ControlPort> {
     /// `None` once it is let go.
-    upstream: Option<Incoming>,
+    upstream: Option<UpstreamBody>,
     passage: Passage,
     /// When the last useful or protected event came.
     progress: Instant,

@@ -1,29 +1,39 @@
 //! The one client towards providers.
 //!
-//! HTTP/1.1 and HTTP/2 over TLS with the public roots, or in plain text where a base URL says so. Idle
-//! connections are kept for a short time, so that few are used that the other side just closed; dead HTTP/2
-//! connections are noticed by keep-alive pings.
+//! HTTP/1.1 and HTTP/2 over TLS with the public roots and what an operator adds to them, or in plain text where a base
+//! URL says so. Idle connections are kept for a short time, so that few are used that the other side just closed; dead
+//! HTTP/2 connections are noticed by keep-alive pings. Redirects are not followed: they would carry the credential
+//! to whoever is named.
+//!
+//! A request that certainly was not processed is sent again, on a connection of its own, within the same attempt: it
+//! says nothing about the provider, and nothing was paid for.
 
+mod body;
 mod connector;
+mod decode;
 mod fault;
+mod lanes;
 mod pieces;
+mod trust;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::{Request, Response};
-use hyper::body::Incoming;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::{Builder, Client};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use tidegate_core::outcome::Outcome;
+use prometheus_client::metrics::counter::Counter;
+use tidegate_core::outcome::{LocalFault, Outcome};
 
-use connector::{Connector, Resolver};
+pub(crate) use body::UpstreamBody;
+use connector::{Connector, Resolver, with_limit};
+use lanes::{LANES, Lanes};
 pub(crate) use pieces::Pieces;
+pub use trust::{AuthoritiesError, UpstreamAuthorities};
 
-/// Idle connections kept per host.
+/// Idle connections kept per host and lane.
 const IDLE_PER_HOST: usize = 64;
 /// How long an idle connection is kept.
 const IDLE_TIME: Duration = Duration::from_secs(20);
@@ -32,47 +42,56 @@ const KEEP_ALIVE_TIME: Duration = Duration::from_secs(5);
 /// Most headers and longest head of an upstream's answer.
 const MAX_HEADERS: usize = 256;
 const MAX_HEAD_BYTES: usize = 256 * 1024;
+const MAX_HTTP2_HEAD_BYTES: u32 = 256 * 1024;
+/// How often an unprocessed request is sent again. A provider that goes on refusing is overloaded, which is a fault of its.
+const MAX_RESENDS: usize = 2;
 
-/// Sends requests to providers. Cheap to clone.
-#[derive(Clone, Debug)]
+type HttpClient = Client<Connector<HttpsConnector<HttpConnector<Resolver>>>, Pieces>;
+
+/// Sends requests to providers.
+#[derive(Debug)]
 pub(crate) struct Upstream {
-    client: Client<Connector<HttpsConnector<HttpConnector<Resolver>>>, Pieces>,
-    /// Limit of dialling in ms, 0 = none. It is one setting of the fleet, so the newest decision's holds for all.
-    connect_ms: Arc<AtomicU64>,
+    /// One per lane.
+    clients: Vec<HttpClient>,
+    lanes: Arc<Lanes>,
+    /// Keeps no connection, so each request has a fresh one.
+    fresh: HttpClient,
+    resends: Counter,
 }
 
 impl Upstream {
+    /// `resends` counts requests that were sent again because they had not been processed.
+    ///
     /// # Errors
     /// When TLS cannot be set up.
-    pub(crate) fn new() -> Result<Self, rustls::Error> {
+    pub(crate) fn new(
+        authorities: &UpstreamAuthorities,
+        resends: Counter,
+    ) -> Result<Self, rustls::Error> {
         let mut http = HttpConnector::new_with_resolver(Resolver::default());
         http.set_nodelay(true);
         http.enforce_http(false);
         http.set_keepalive(Some(Duration::from_secs(30)));
-        let provider = rustls::crypto::aws_lc_rs::default_provider();
         let https = HttpsConnectorBuilder::new()
-            .with_provider_and_webpki_roots(provider)?
+            .with_tls_config(authorities.tls()?)
             .https_or_http()
             .enable_all_versions()
             .wrap_connector(http);
-        let connect_ms = Arc::new(AtomicU64::new(0));
-        let connector = Connector::new(https, Arc::clone(&connect_ms));
-        let client = Client::builder(TokioExecutor::new())
-            .timer(TokioTimer::new())
-            .pool_timer(TokioTimer::new())
-            .pool_max_idle_per_host(IDLE_PER_HOST)
-            .pool_idle_timeout(IDLE_TIME)
-            .http1_max_headers(MAX_HEADERS)
-            .http1_max_buf_size(MAX_HEAD_BYTES)
-            .http2_adaptive_window(true)
-            .http2_keep_alive_interval(KEEP_ALIVE_EVERY)
-            .http2_keep_alive_timeout(KEEP_ALIVE_TIME)
-            .http2_keep_alive_while_idle(true)
-            .build(connector);
-        Ok(Self { client, connect_ms })
+        let connector = Connector(https);
+        let mut builder = builder();
+        let clients = std::iter::repeat_with(|| builder.build(connector.clone()));
+        let clients = clients.take(LANES).collect();
+        let fresh = builder.pool_max_idle_per_host(0).build(connector);
+        Ok(Self {
+            clients,
+            lanes: Arc::default(),
+            fresh,
+            resends,
+        })
     }
 
-    /// Sends a request and waits for the head of the answer.
+    /// Sends a request and waits for the head of the answer. `connect` is how long it may take to have a connection,
+    /// should one have to be made.
     ///
     /// # Errors
     /// Why no answer came, as the outcome of the attempt.
@@ -80,12 +99,45 @@ impl Upstream {
         &self,
         request: Request<Pieces>,
         connect: Option<Duration>,
-    ) -> Result<Response<Incoming>, Outcome> {
-        let limit = connect.map_or(0, |limit| {
-            u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)
-        });
-        self.connect_ms.store(limit, Ordering::Relaxed);
-        let sent = self.client.request(request).await;
-        sent.map_err(|error| fault::outcome_of(&error))
+    ) -> Result<Response<UpstreamBody>, Outcome> {
+        let host = request.uri().authority().cloned();
+        let host = host.ok_or(Outcome::Local(LocalFault::Internal))?;
+        let seat = self.lanes.enter(host);
+        let client = self.clients.get(seat.lane).unwrap_or(&self.fresh);
+        // None of its pieces is copied.
+        let again = request.clone();
+        let mut sent = with_limit(connect, client.request(request)).await;
+        for _ in 0..MAX_RESENDS {
+            match &sent {
+                Err(error) if fault::is_unprocessed(error) => {
+                    tracing::debug!(%error, "a request was not processed and is sent again");
+                    self.resends.inc();
+                    sent = with_limit(connect, self.fresh.request(again.clone())).await;
+                }
+                _ => break,
+            }
+        }
+        let (mut head, incoming) = sent
+            .map_err(|error| fault::outcome_of(&error))?
+            .into_parts();
+        let body = UpstreamBody::new(&mut head, incoming, seat);
+        Ok(Response::from_parts(head, body))
     }
+}
+
+fn builder() -> Builder {
+    let mut builder = Client::builder(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .pool_timer(TokioTimer::new())
+        .pool_max_idle_per_host(IDLE_PER_HOST)
+        .pool_idle_timeout(IDLE_TIME)
+        .http1_max_headers(MAX_HEADERS)
+        .http1_max_buf_size(MAX_HEAD_BYTES)
+        .http2_max_header_list_size(MAX_HTTP2_HEAD_BYTES)
+        .http2_adaptive_window(true)
+        .http2_keep_alive_interval(KEEP_ALIVE_EVERY)
+        .http2_keep_alive_timeout(KEEP_ALIVE_TIME)
+        .http2_keep_alive_while_idle(true);
+    builder
 }

@@ -40,6 +40,10 @@ pub(crate) struct Args {
     #[arg(long, env = "TIDEGATE_EGRESS_ID")]
     pub(crate) egress_id: Option<String>,
 
+    /// PEM file: who may sign upstreams' certificates besides the roots of the web
+    #[arg(long, env = "TIDEGATE_UPSTREAM_CA_FILE")]
+    pub(crate) upstream_ca_file: Option<PathBuf>,
+
     /// Keep the last configuration, credentials included, in this file, to start without a control plane
     #[arg(long, env = "TIDEGATE_SNAPSHOT_PATH")]
     pub(crate) snapshot_path: Option<PathBuf>,

@@ -10,7 +10,7 @@ use secrecy::SecretString;
 use tidegate_core::ids::EgressId;
 use tidegate_plane_client::PlaneClientConfig;
 use tidegate_plane_client::endpoint::{Address, TlsSettings};
-use tidegate_proxy::Limits;
+use tidegate_proxy::{Limits, UpstreamAuthorities};
 
 use crate::cli::{Args, LimitArgs, TrustArgs};
 
@@ -37,6 +37,7 @@ impl ServerConfig {
             trust,
             name,
             egress_id,
+            upstream_ca_file,
             snapshot_path,
             ready_file,
             require_api_key,
@@ -55,6 +56,10 @@ impl ServerConfig {
             .map(EgressId::new)
             .transpose()
             .context("--egress-id")?;
+        let upstream_authorities = upstream_ca_file
+            .map(|path| authorities(&path))
+            .transpose()?
+            .unwrap_or_default();
         let LimitArgs {
             max_body_bytes,
             decide_limit,
@@ -101,6 +106,7 @@ impl ServerConfig {
                 stall_time,
                 max_connections,
                 egress,
+                upstream_authorities,
                 ..Limits::default()
             },
             drain_delay: drain_delay.min(MAX_TIME),
@@ -126,6 +132,12 @@ fn token(trust: &TrustArgs) -> Result<Option<SecretString>> {
     Ok(Some(text.to_owned().into()))
 }
 
+fn authorities(path: &Path) -> Result<UpstreamAuthorities> {
+    let text = fs::read(path).with_context(|| reading(path))?;
+    UpstreamAuthorities::from_pem(&text)
+        .with_context(|| format!("--upstream-ca-file {}", path.display()))
+}
+
 fn tls(trust: &TrustArgs) -> Result<TlsSettings> {
     let read = |path: &PathBuf| fs::read(path).with_context(|| reading(path));
     let identity = match (&trust.tls_cert_file, &trust.tls_key_file) {
@@ -144,4 +156,27 @@ fn tls(trust: &TrustArgs) -> Result<TlsSettings> {
 
 fn reading(path: &Path) -> String {
     format!("{} cannot be read", path.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    fn read(more: &[&str]) -> Result<ServerConfig> {
+        let always = ["x", "--control-plane", "http://127.0.0.1:1"];
+        ServerConfig::read(Args::try_parse_from(always.iter().chain(more)).unwrap())
+    }
+
+    #[test]
+    fn authorities_of_upstreams_must_be_there_and_be_some() {
+        assert!(read(&[]).is_ok());
+        let missing = read(&["--upstream-ca-file", "/nowhere/ca.pem"]).unwrap_err();
+        assert!(format!("{missing:#}").contains("/nowhere/ca.pem"));
+        // Any file will do that holds no certificate.
+        let none = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+        let none = read(&["--upstream-ca-file", none]).unwrap_err();
+        assert!(format!("{none:#}").contains("no certificate"), "{none:#}");
+    }
 }

@@ -51,6 +51,10 @@ pub(crate) struct RunArguments {
     #[arg(long, env = "TIDEGATE_ADMIN_TOKEN", hide_env_values = true)]
     pub(crate) admin_token: Option<SecretString>,
 
+    /// PEM file: who may sign upstreams' certificates besides the roots of the web.
+    #[arg(long, env = "TIDEGATE_UPSTREAM_CA_FILE")]
+    pub(crate) upstream_ca_file: Option<PathBuf>,
+
     /// How long open streams may take to finish after SIGTERM.
     #[arg(
         long,

@@ -9,6 +9,7 @@ mod traffic;
 
 use anyhow::Result;
 use tidegate_document::{Machine, parse, resolve};
+use tidegate_proxy::UpstreamAuthorities;
 
 use crate::cli::DemoArguments;
 use crate::standalone::{Options, Standalone};
@@ -38,6 +39,7 @@ pub(crate) async fn run(arguments: DemoArguments) -> Result<()> {
             data: folder.path().to_owned(),
             admin_token: None,
             require_key: false,
+            upstream_authorities: UpstreamAuthorities::default(),
         },
         loaded,
     )

@@ -90,11 +90,17 @@ async fn run(arguments: RunArguments) -> Result<(), Failure> {
         grpc_listen,
         data,
         admin_token,
+        upstream_ca_file,
         grace,
         ready_file,
     } = arguments;
     log_json("info");
     let loaded = standalone::load(&config).map_err(Failure::Configuration)?;
+    let upstream_authorities = upstream_ca_file
+        .map(|path| standalone::authorities(&path))
+        .transpose()
+        .map_err(Failure::Configuration)?
+        .unwrap_or_default();
     let standalone = Standalone::start(
         Options {
             listen,
@@ -102,6 +108,7 @@ async fn run(arguments: RunArguments) -> Result<(), Failure> {
             data,
             admin_token,
             require_key: standalone::key_is_required(),
+            upstream_authorities,
         },
         loaded,
     )

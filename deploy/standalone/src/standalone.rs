@@ -22,7 +22,7 @@ use tidegate_plane_client::endpoint::{Address, ChannelSettings, channel, in_proc
 use tidegate_plane_client::{Limits as PlaneLimits, PlaneClient, PlaneClientConfig};
 use tidegate_proto::admin::v1::ApplyConfigurationRequest;
 use tidegate_proto::admin::v1::admin_service_client::AdminServiceClient;
-use tidegate_proxy::{Limits, Proxy, Surface};
+use tidegate_proxy::{Limits, Proxy, Surface, UpstreamAuthorities};
 use tidegate_store::memory::MemoryHotStore;
 use tidegate_store::seal::{Sealer, SealingKey};
 use tidegate_store_sql::{SqlLimits, SqliteDurableStore};
@@ -56,6 +56,14 @@ pub(crate) struct Options {
     pub(crate) grpc_listen: SocketAddr,
     pub(crate) data: PathBuf,
     pub(crate) require_key: bool,
+    /// Who may sign upstreams' certificates besides the roots of the web.
+    pub(crate) upstream_authorities: UpstreamAuthorities,
+}
+
+/// Reads the authorities in a PEM file.
+pub(crate) fn authorities(path: &Path) -> Result<UpstreamAuthorities> {
+    let text = std::fs::read(path).with_context(|| path.display().to_string())?;
+    UpstreamAuthorities::from_pem(&text).with_context(|| path.display().to_string())
 }
 
 /// The egress identity of the one data plane there is.
@@ -184,6 +192,7 @@ impl Standalone {
         let limits = Limits {
             require_key: options.require_key,
             egress: EgressId::new(EGRESS).ok(),
+            upstream_authorities: options.upstream_authorities,
             ..Limits::default()
         };
         let proxy = Arc::new(Proxy::new(client.clone(), limits, registry)?);

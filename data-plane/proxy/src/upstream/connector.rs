@@ -4,8 +4,6 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -46,18 +44,23 @@ impl Service<Name> for Resolver {
     }
 }
 
-/// Gives a connector a time limit that covers resolving, dialling and the TLS handshake.
-#[derive(Clone, Debug)]
-pub(super) struct Connector<S> {
-    inner: S,
-    limit_ms: Arc<AtomicU64>,
+tokio::task_local! {
+    /// Limit of the dial that the current request asks for. The HTTP client hands a connector nothing but the address;
+    /// it calls it from the request's own task, though.
+    static LIMIT: Option<Duration>;
 }
 
-impl<S> Connector<S> {
-    pub(super) fn new(inner: S, limit_ms: Arc<AtomicU64>) -> Self {
-        Self { inner, limit_ms }
-    }
+/// Runs a request whose dial, if it needs one, has this limit.
+pub(super) fn with_limit<F: Future>(
+    limit: Option<Duration>,
+    request: F,
+) -> impl Future<Output = F::Output> {
+    LIMIT.scope(limit, request)
 }
+
+/// Gives a connector a time limit that covers resolving, dialling and the TLS handshake.
+#[derive(Clone, Debug)]
+pub(super) struct Connector<S>(pub(super) S);
 
 impl<S> Service<Uri> for Connector<S>
 where
@@ -70,20 +73,67 @@ where
     type Future = Pin<Box<dyn Future<Output = Result<S::Response, BoxError>> + Send>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.inner.poll_ready(context)
+        self.0.poll_ready(context)
     }
 
     fn call(&mut self, target: Uri) -> Self::Future {
-        let connecting = self.inner.call(target);
-        let limit = self.limit_ms.load(Ordering::Relaxed);
+        let connecting = self.0.call(target);
+        let limit = LIMIT.try_with(|limit| *limit).ok().flatten();
         Box::pin(async move {
-            if limit == 0 {
+            let Some(limit) = limit else {
                 return connecting.await;
-            }
-            match tokio::time::timeout(Duration::from_millis(limit), connecting).await {
+            };
+            match tokio::time::timeout(limit, connecting).await {
                 Ok(connected) => connected,
                 Err(_elapsed) => Err(ConnectTimeout.into()),
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{Pending, pending};
+
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    /// Never connects.
+    #[derive(Clone)]
+    struct Silent;
+
+    impl Service<Uri> for Silent {
+        type Response = ();
+        type Error = BoxError;
+        type Future = Pending<Result<(), BoxError>>;
+
+        fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, _target: Uri) -> Self::Future {
+            pending()
+        }
+    }
+
+    async fn dial(connector: Connector<Silent>) -> Result<(), BoxError> {
+        let mut connector = connector;
+        connector.call(Uri::from_static("http://a.example")).await
+    }
+
+    #[tokio::test]
+    async fn each_dial_has_the_limit_of_its_own_request() {
+        let connector = Connector(Silent);
+        let mut none = Box::pin(with_limit(None, dial(connector.clone())));
+        let long = Some(Duration::from_secs(3_600));
+        let mut long = Box::pin(with_limit(long, dial(connector.clone())));
+        assert!(none.as_mut().now_or_never().is_none());
+        assert!(long.as_mut().now_or_never().is_none());
+        let short = Some(Duration::from_millis(1));
+        let ended = with_limit(short, dial(connector)).await;
+        assert!(ended.is_err_and(|error| error.is::<ConnectTimeout>()));
+        assert!(none.as_mut().now_or_never().is_none());
+        assert!(long.as_mut().now_or_never().is_none());
     }
 }

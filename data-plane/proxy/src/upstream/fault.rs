@@ -60,6 +60,20 @@ pub(super) fn outcome_of(error: &hyper_util::client::legacy::Error) -> Outcome {
     Outcome::Transport(fault)
 }
 
+/// Whether the upstream certainly did nothing with the request, so that it may be sent again: it was never written, or
+/// an HTTP/2 upstream said so (RFC 9113 §8.7: refused, or beyond the last stream of its `GOAWAY`).
+pub(super) fn is_unprocessed(error: &hyper_util::client::legacy::Error) -> bool {
+    let sources = std::iter::successors(error.source(), |error| (*error).source());
+    sources.take(MAX_SOURCES).any(|cause| {
+        if let Some(error) = cause.downcast_ref::<h2::Error>() {
+            return error.is_remote()
+                && (error.is_go_away() || error.reason() == Some(h2::Reason::REFUSED_STREAM));
+        }
+        let hyper = cause.downcast_ref::<hyper::Error>();
+        hyper.is_some_and(hyper::Error::is_canceled)
+    })
+}
+
 fn is_ours(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::AddrNotAvailable
         || matches!(

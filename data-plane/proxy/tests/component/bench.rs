@@ -58,6 +58,9 @@ pub(crate) struct Options {
     pub(crate) settings: Value,
     /// Tools that `one/m` takes at most.
     pub(crate) tool_limit: Option<u32>,
+    /// Base URL of `one`, or of `ant`, where it is not the fake provider's.
+    pub(crate) one_at: Option<String>,
+    pub(crate) ant_at: Option<String>,
 }
 
 impl Default for Options {
@@ -73,6 +76,8 @@ impl Default for Options {
             combo: json!({}),
             settings: json!({}),
             tool_limit: None,
+            one_at: None,
+            ant_at: None,
         }
     }
 }
@@ -145,7 +150,13 @@ fn document([one, two, ant]: [&FakeUpstream; 3], options: &Options) -> Document 
         json!(["m", "n"])
     };
     let provider = |id: &str, protocol: &str, upstream: &FakeUpstream| {
-        json!({"id": id, "protocol": protocol, "baseUrl": upstream.base_url(),
+        let elsewhere = match id {
+            "one" => options.one_at.clone(),
+            "ant" => options.ant_at.clone(),
+            _ => None,
+        };
+        let url = elsewhere.unwrap_or_else(|| upstream.base_url());
+        json!({"id": id, "protocol": protocol, "baseUrl": url,
             "class": "apikey", "models": models})
     };
     // With plans, failures of `two` do not cool its account, so that a retry is not dropped. The limit is one that no

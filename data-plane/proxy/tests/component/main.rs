@@ -12,6 +12,8 @@ mod changes;
 #[cfg(test)]
 mod client;
 #[cfg(test)]
+mod compressed;
+#[cfg(test)]
 mod drain;
 #[cfg(test)]
 mod fail_over;
@@ -19,6 +21,8 @@ mod fail_over;
 mod fake_control;
 #[cfg(test)]
 mod fake_leases;
+#[cfg(test)]
+mod http2_upstream;
 #[cfg(test)]
 mod lease_requests;
 #[cfg(test)]
@@ -37,3 +41,5 @@ mod relay;
 mod streams;
 #[cfg(test)]
 mod telemetry;
+#[cfg(test)]
+mod tls_upstream;

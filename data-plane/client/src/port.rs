@@ -197,6 +197,8 @@ pub struct Deadlines {
     pub readiness: Option<Duration>,
     /// Between two useful events.
     pub idle: Option<Duration>,
+    /// Between two parts of a body that is no stream.
+    pub body: Option<Duration>,
     /// From dispatch to the end of the body.
     pub attempt: Option<Duration>,
     /// From dispatch until the answer is ready, of a stream until its headers. Then the attempt is given up without

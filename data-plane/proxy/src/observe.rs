@@ -112,6 +112,11 @@ impl Clock {
         self.deadlines.idle
     }
 
+    /// When the next part of a body that is no stream must be here.
+    fn next_part(&self) -> Option<Instant> {
+        self.by_in(Phase::Body, self.deadlines.body)
+    }
+
     /// The moment `limit` from now, or the attempt's end if that comes first.
     fn by(&self, limit: Option<Duration>) -> Option<Instant> {
         let limit = limit.and_then(|limit| Instant::now().checked_add(limit));
@@ -351,7 +356,7 @@ async fn read_whole(
 ) -> Result<Bytes, Outcome> {
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
-    let mut by = clock.by_in(Phase::Body, clock.idle());
+    let mut by = clock.next_part();
     loop {
         let frame = match within(by, body.frame()).await {
             Ok(Some(Ok(frame))) => frame,
@@ -364,7 +369,7 @@ async fn read_whole(
         };
         // Blanks before the answer keep connections open; they are no progress.
         if data.iter().any(|byte| !byte.is_ascii_whitespace()) {
-            by = clock.by_in(Phase::Body, clock.idle());
+            by = clock.next_part();
         }
         if first
             .len()

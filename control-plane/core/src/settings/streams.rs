@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::Settings;
 use super::members::{Bounds, Member};
 use super::overrides::named::{
-    ATTEMPT_DEADLINE_MS, CONNECT_MS, HEADERS_MS, IDLE_MS, Named, READINESS_MS,
+    ATTEMPT_DEADLINE_MS, BODY_MS, CONNECT_MS, HEADERS_MS, IDLE_MS, Named, READINESS_MS,
 };
 
 /// Members of `streams`.
@@ -15,6 +15,7 @@ pub(super) const MEMBERS: &[Member] = &[
     Member::whole("headersTimeoutMs", HEADERS_MS.bounds),
     Member::whole("readinessTimeoutMs", READINESS_MS.bounds),
     Member::whole("idleTimeoutMs", IDLE_MS.bounds),
+    Member::whole("bodyTimeoutMs", BODY_MS.bounds),
     Member::whole("earlyKeepaliveMs", Bounds::same(0, 30_000)),
 ];
 
@@ -34,6 +35,9 @@ pub struct StreamSettings {
     /// Between two useful events; 0 = off. Unset = as `STREAM_IDLE_TIMEOUT_MS` or `REQUEST_TIMEOUT_MS` says, the first
     /// that is set, else 300 000.
     pub idle_timeout_ms: Option<u64>,
+    /// Between two parts of an answer that is no stream; 0 = off. Unset = as `FETCH_BODY_TIMEOUT_MS`, `FETCH_TIMEOUT_MS`
+    /// or `REQUEST_TIMEOUT_MS` says, the first that is set, else 600 000.
+    pub body_timeout_ms: Option<u64>,
     /// A client that asked for a stream and has heard nothing for so long gets its 200 and keepalives, while what would
     /// have been a status is told inside the stream; 0 = off (decision 53).
     pub early_keepalive_ms: u64,
@@ -50,6 +54,8 @@ pub struct AttemptLimits {
     pub readiness_ms: u64,
     /// Between two useful events.
     pub idle_ms: u64,
+    /// Between two parts of an answer that is no stream.
+    pub body_ms: u64,
     /// From dispatch to the end of the body (decision 46).
     pub attempt_ms: u64,
 }
@@ -62,6 +68,7 @@ impl StreamSettings {
             (&mut self.headers_timeout_ms, &HEADERS_MS),
             (&mut self.readiness_timeout_ms, &READINESS_MS),
             (&mut self.idle_timeout_ms, &IDLE_MS),
+            (&mut self.body_timeout_ms, &BODY_MS),
         ] {
             *member = Some(number.acting(*member, environment));
         }
@@ -78,6 +85,7 @@ impl Settings {
             headers_ms: HEADERS_MS.or_built_in(streams.headers_timeout_ms),
             readiness_ms: READINESS_MS.or_built_in(streams.readiness_timeout_ms),
             idle_ms: IDLE_MS.or_built_in(streams.idle_timeout_ms),
+            body_ms: BODY_MS.or_built_in(streams.body_timeout_ms),
             attempt_ms: ATTEMPT_DEADLINE_MS.or_built_in(self.stream_recovery.attempt_deadline_ms),
         }
     }

@@ -269,6 +269,7 @@ fn a_failure_threshold_lowered_alone_takes_the_degradation_with_it() {
 #[case::combo_budget(json!({"comboCooldownWait": {"budgetMs": 300_001}}), "comboCooldownWait.budgetMs")]
 #[case::connect(json!({"streams": {"connectTimeoutMs": 600_001}}), "streams.connectTimeoutMs")]
 #[case::headers(json!({"streams": {"headersTimeoutMs": 3_600_001}}), "streams.headersTimeoutMs")]
+#[case::body(json!({"streams": {"bodyTimeoutMs": 3_600_001}}), "streams.bodyTimeoutMs")]
 #[case::readiness(json!({"streams": {"readinessTimeoutMs": 3_600_001}}), "streams.readinessTimeoutMs")]
 #[case::idle(json!({"streams": {"idleTimeoutMs": 3_600_001}}), "streams.idleTimeoutMs")]
 #[case::deadline(json!({"streamRecovery": {"attemptDeadlineMs": 3_600_001}}), "streamRecovery.attemptDeadlineMs")]

@@ -362,5 +362,6 @@ fn deadlines(limits: AttemptLimits) -> proto::Deadlines {
         idle_ms: limits.idle_ms,
         attempt_ms: limits.attempt_ms,
         target_ms: 0,
+        body_ms: Some(limits.body_ms),
     }
 }

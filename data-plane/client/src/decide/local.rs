@@ -405,6 +405,7 @@ fn deadlines(config: &Config) -> Deadlines {
         headers_ms,
         readiness_ms,
         idle_ms,
+        body_ms,
         attempt_ms,
     } = config.settings.attempt_limits();
     let limit = |ms: u64| (ms > 0).then(|| Duration::from_millis(ms));
@@ -413,6 +414,7 @@ fn deadlines(config: &Config) -> Deadlines {
         headers: limit(headers_ms),
         readiness: limit(readiness_ms),
         idle: limit(idle_ms),
+        body: limit(body_ms),
         attempt: limit(attempt_ms),
         target: None,
     }

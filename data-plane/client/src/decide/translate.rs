@@ -157,6 +157,7 @@ fn deadlines(message: proto::Deadlines) -> Deadlines {
         headers: limit(message.headers_ms),
         readiness: limit(message.readiness_ms),
         idle: limit(message.idle_ms),
+        body: limit(message.body_ms.unwrap_or(message.idle_ms)),
         attempt: limit(message.attempt_ms),
         target: limit(message.target_ms),
     }

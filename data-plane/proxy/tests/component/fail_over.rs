@@ -18,6 +18,7 @@ fn short() -> Options {
             headers: limit,
             readiness: limit,
             idle: limit,
+            body: limit,
             attempt: None,
             target: None,
         },

@@ -42,4 +42,8 @@ mod streams;
 #[cfg(test)]
 mod telemetry;
 #[cfg(test)]
+mod timers;
+#[cfg(test)]
 mod tls_upstream;
+#[cfg(test)]
+mod upstream_faults;

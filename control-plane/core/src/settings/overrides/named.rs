@@ -68,6 +68,17 @@ pub(in crate::settings) const IDLE_MS: NamedNumber = NamedNumber {
     bounds: LIMIT_MS,
     built_in: 300_000,
 };
+/// `streams.bodyTimeoutMs`.
+pub(in crate::settings) const BODY_MS: NamedNumber = NamedNumber {
+    member: &["streams", "bodyTimeoutMs"],
+    variables: &[
+        "FETCH_BODY_TIMEOUT_MS",
+        FETCH_TIMEOUT_MS,
+        REQUEST_TIMEOUT_MS,
+    ],
+    bounds: LIMIT_MS,
+    built_in: 600_000,
+};
 /// `streamRecovery.attemptDeadlineMs` (decision 46).
 pub(in crate::settings) const ATTEMPT_DEADLINE_MS: NamedNumber = NamedNumber {
     member: &["streamRecovery", "attemptDeadlineMs"],
@@ -108,11 +119,12 @@ pub(in crate::settings) const MIN_USEFUL_BYTES: NamedNumber = NamedNumber {
     built_in: 1,
 };
 
-const NUMBERS: [&NamedNumber; 9] = [
+const NUMBERS: [&NamedNumber; 10] = [
     &CONNECT_MS,
     &HEADERS_MS,
     &READINESS_MS,
     &IDLE_MS,
+    &BODY_MS,
     &ATTEMPT_DEADLINE_MS,
     &WARMUP_MS,
     &WINDOW_MS,

@@ -10,6 +10,7 @@
 //! | [`lease`] | one connection for one owner at a time |
 //! | [`permit`] | how many attempts may be under way on a connection at once |
 //! | [`pace`] | how often a line tells of what may happen with every request |
+//! | [`idempotency`] | requests that a client sends twice |
 //! | [`daily_reset`] | when the quotas of a day begin anew |
 //! | [`refresh`] | when the access token of a connection is renewed |
 //! | [`retry_budget`] | how many requests may be retries |
@@ -31,6 +32,7 @@ pub mod egress;
 pub mod gate;
 mod glob;
 mod hash;
+pub mod idempotency;
 pub mod ids;
 pub mod lease;
 pub mod live_planes;

@@ -74,6 +74,16 @@ impl Passed {
     }
 }
 
+impl std::hash::Hash for Passed {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        for (name, value) in &self.headers {
+            name.hash(state);
+            value.hash(state);
+        }
+        self.beta.hash(state);
+    }
+}
+
 /// A request ready to be sent, and the version of the credential in it.
 #[derive(Debug)]
 pub(crate) struct Prepared {

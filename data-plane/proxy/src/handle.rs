@@ -142,22 +142,31 @@ async fn ask<C: ControlPort>(
     };
     let facts = facts::of_request(endpoint, &head.headers, key, &body)?;
     let facts = Arc::new(RequestFacts { lease, ..facts });
+    let passed = Passed::take(endpoint, &head.headers, &head.uri);
+    let repetitions = &shared.repetitions;
+    let named = repetitions.name(endpoint, &head.headers, &facts, &body, &passed)?;
     let relay = Relay::begin(shared, endpoint, &head.headers, &facts);
-    let life = Life::begin(
-        Arc::clone(shared),
-        shared.next_request_id(),
-        endpoint,
-        Arc::clone(&facts),
-        body.stream,
-        begun,
-    );
-    let admitted = Admitted {
-        endpoint,
-        passed: Passed::take(endpoint, &head.headers, &head.uri),
-        body,
-        facts,
+    let run = async {
+        let life = Life::begin(
+            Arc::clone(shared),
+            shared.next_request_id(),
+            endpoint,
+            Arc::clone(&facts),
+            body.stream,
+            begun,
+        );
+        let admitted = Admitted {
+            endpoint,
+            passed,
+            body,
+            facts,
+        };
+        drive(Arc::clone(shared), admitted, life, relay).await
     };
-    Ok(drive(Arc::clone(shared), admitted, life, relay).await)
+    match named {
+        Some(named) => repetitions.once(named, run).await,
+        None => Ok(run.await),
+    }
 }
 
 /// A handshake is answered by its method; whose requests are managed is told why there is no such transport for them.

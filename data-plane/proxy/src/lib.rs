@@ -24,6 +24,7 @@ mod facts;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod handle;
+mod idempotency;
 mod identify;
 mod leasing;
 mod life;

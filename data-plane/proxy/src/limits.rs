@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tidegate_core::idempotency::WindowLimits;
 use tidegate_core::ids::EgressId;
 
 use crate::upstream::UpstreamAuthorities;
@@ -26,8 +27,10 @@ pub struct Limits {
     pub stall_time: Duration,
     /// Client connections at once; further ones wait in the kernel's queue.
     pub max_connections: usize,
-    /// Requests that may wait for a cooldown at once (decision 28).
+    /// Requests that may wait for a cooldown at once (decision 28), and as many for the answer of another.
     pub max_waiting: usize,
+    /// What is remembered of requests with an `Idempotency-Key`.
+    pub idempotency: WindowLimits,
     /// Identity under which this proxy's requests leave (decision 23).
     pub egress: Option<EgressId>,
     /// Who may sign upstreams' certificates besides the roots of the web.
@@ -46,6 +49,7 @@ impl Default for Limits {
             stall_time: Duration::from_secs(120),
             max_connections: 10_000,
             max_waiting: 1_000,
+            idempotency: WindowLimits::default(),
             egress: None,
             upstream_authorities: UpstreamAuthorities::default(),
         }

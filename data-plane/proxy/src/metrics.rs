@@ -32,6 +32,9 @@ pub struct Metrics {
     pub(crate) connections: Gauge,
     pub(crate) handoffs: Family<HandoffLabels, Counter>,
     pub(crate) handoffs_told: Counter,
+    pub(crate) idempotency: Family<IdempotencyLabels, Counter>,
+    /// Size of the answers that are kept for repetitions, in bytes.
+    pub(crate) idempotency_kept_bytes: Gauge,
     pub(crate) lease_requests: Family<LeaseLabels, Counter>,
     pub(crate) queued: Gauge,
     pub(crate) queue: Family<QueueLabels, Counter>,
@@ -136,6 +139,28 @@ pub(crate) enum QueueEnd {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct QueueLabels {
     pub(crate) end: QueueEnd,
+}
+
+/// What a request with an `Idempotency-Key` was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum IdempotencyEnd {
+    /// The first with its key.
+    First,
+    /// Answered with what the first one had been answered.
+    Replayed,
+    /// The same, after waiting for it.
+    Joined,
+    /// Refused: the first one streams.
+    InUse,
+    /// Refused: the key is another request's.
+    Reused,
+    /// Run without being known, because of a limit.
+    NotRemembered,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct IdempotencyLabels {
+    pub(crate) end: IdempotencyEnd,
 }
 
 /// What became of making a note.
@@ -256,6 +281,14 @@ label_words!(QueueEnd {
     Waited => "waited",
     Refused => "refused",
 });
+label_words!(IdempotencyEnd {
+    First => "first",
+    Replayed => "replayed",
+    Joined => "joined",
+    InUse => "in_use",
+    Reused => "reused",
+    NotRemembered => "not_remembered",
+});
 label_words!(DecidedStep {
     Dispatch => "dispatch",
     Wait => "wait",
@@ -307,6 +340,8 @@ impl Metrics {
             connections: Gauge::default(),
             handoffs: Family::default(),
             handoffs_told: Counter::default(),
+            idempotency: Family::default(),
+            idempotency_kept_bytes: Gauge::default(),
             lease_requests: Family::default(),
             queued: Gauge::default(),
             queue: Family::default(),
@@ -344,6 +379,9 @@ impl Metrics {
                 drop(self.lease_requests.get_or_create(&labels));
             }
         }
+        for &end in IdempotencyEnd::ALL {
+            drop(self.idempotency.get_or_create(&IdempotencyLabels { end }));
+        }
         for &end in QueueEnd::ALL {
             drop(self.queue.get_or_create(&QueueLabels { end }));
         }
@@ -379,6 +417,16 @@ impl Metrics {
             "lease_requests",
             "Requests about leases by action and code",
             self.lease_requests.clone(),
+        );
+        registry.register(
+            "idempotency",
+            "Requests with an Idempotency-Key by what they were",
+            self.idempotency.clone(),
+        );
+        registry.register(
+            "idempotency_kept_bytes",
+            "Size of the answers that are kept for repetitions of their requests",
+            self.idempotency_kept_bytes.clone(),
         );
         registry.register(
             "waits_refused",

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::control_port::ControlPort;
+use crate::idempotency::Repetitions;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::occupants::Occupants;
@@ -62,6 +63,8 @@ pub(crate) struct Shared<C> {
     pub(crate) retries: Arc<Retries>,
     /// Requests that wait until their connections may take them.
     pub(crate) queues: Queues,
+    /// Requests with an `Idempotency-Key`.
+    pub(crate) repetitions: Arc<Repetitions>,
     /// Which OAuth accounts sessions are using.
     pub(crate) occupants: Arc<Occupants>,
     /// Room for client connections.
@@ -108,6 +111,7 @@ impl<C: ControlPort> Proxy<C> {
             handoffs: Arc::new(Semaphore::new(MAX_HANDOFFS)),
             retries: Arc::default(),
             queues: Queues::new(metrics.queued.clone()),
+            repetitions: Repetitions::new(limits.idempotency, limits.max_waiting, metrics.clone()),
             occupants: Arc::new(Occupants::new(
                 metrics.oauth_occupants.clone(),
                 metrics.oauth_occupants_unknown.clone(),

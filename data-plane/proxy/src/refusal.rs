@@ -44,6 +44,10 @@ pub(crate) enum Refusal {
     InvalidConnection,
     #[error("the header {0} cannot be understood")]
     InvalidHeader(&'static str),
+    #[error("the first request with this idempotency-key is still being answered by a stream")]
+    IdempotencyKeyInUse,
+    #[error("the idempotency-key was used with another request a moment ago")]
+    IdempotencyKeyReused,
     #[error("no configuration has been received yet")]
     NotConfigured,
     #[error("too many requests are waiting for a cooldown to end")]
@@ -80,6 +84,8 @@ impl Refusal {
             | Self::NoConversation
             | Self::InvalidConnection
             | Self::InvalidHeader(_) => StatusCode::BAD_REQUEST,
+            Self::IdempotencyKeyInUse => StatusCode::CONFLICT,
+            Self::IdempotencyKeyReused => StatusCode::UNPROCESSABLE_ENTITY,
             Self::NotConfigured | Self::WaitingFull { .. } | Self::ShuttingDown => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
@@ -113,6 +119,8 @@ impl Refusal {
             Self::NoConversation => "no_conversation",
             Self::InvalidConnection => "invalid_connection",
             Self::InvalidHeader(_) => "invalid_header",
+            Self::IdempotencyKeyInUse => "idempotency_key_in_use",
+            Self::IdempotencyKeyReused => "idempotency_key_reused",
             Self::NotConfigured => "configuration_unavailable",
             Self::WaitingFull { .. } => "wait_queue_full",
             Self::NotAdmitted(error) => error.code(),
@@ -136,7 +144,7 @@ impl Refusal {
         match self {
             Self::Rejected(rejection) => rejection.retry_after_secs,
             Self::WaitingFull { retry_after_secs } => Some(*retry_after_secs),
-            Self::NotConfigured | Self::ShuttingDown => Some(1),
+            Self::NotConfigured | Self::IdempotencyKeyInUse | Self::ShuttingDown => Some(1),
             Self::Lease(error) => error.retry_after_seconds(),
             _ => None,
         }

@@ -20,4 +20,7 @@ pub(crate) const TOOLS_TRUNCATED: HeaderName =
 /// The last resort answered, `provider/model` (decision 34).
 pub(crate) const EMERGENCY_FALLBACK: HeaderName =
     HeaderName::from_static("x-omniroute-emergency-fallback");
+/// This is the answer to an earlier request of the same `Idempotency-Key`.
+pub(crate) const IDEMPOTENT_REPLAYED: HeaderName =
+    HeaderName::from_static("x-omniroute-idempotent-replayed");
 pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json");

@@ -38,6 +38,8 @@ mod plans;
 #[cfg(test)]
 mod relay;
 #[cfg(test)]
+mod repetitions;
+#[cfg(test)]
 mod streams;
 #[cfg(test)]
 mod telemetry;

@@ -7,11 +7,10 @@ use tidegate_core::config::Protocol;
 use tidegate_plane_client::{Dispatch, Snapshot};
 
 use crate::endpoint::Endpoint;
-use crate::reply::JSON;
+use crate::reply::{EVENT_STREAM, JSON};
 use crate::request::{Changes, MaxOutput, RequestBody};
 use crate::upstream::Pieces;
 
-const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 /// Bodies are read here, so compression would cost more time than it saves; what comes compressed is decoded.
 const PLAIN: HeaderValue = HeaderValue::from_static("identity");
 const OURSELVES: HeaderValue =
@@ -66,7 +65,7 @@ impl Passed {
         Self {
             headers: passed,
             // Anthropic's SDK asks for beta features with this query; nothing else of a query is sent.
-            beta: endpoint == Endpoint::Messages
+            beta: endpoint.protocol() == Protocol::Anthropic
                 && uri
                     .query()
                     .is_some_and(|query| query.split('&').any(|pair| pair == "beta=true")),
@@ -155,9 +154,9 @@ pub(crate) fn prepare(
 fn max_output(endpoint: Endpoint, dispatch: &Dispatch) -> Option<MaxOutput> {
     let tokens = dispatch.emergency_max_tokens?;
     let member = match endpoint {
-        Endpoint::ChatCompletions | Endpoint::Messages => "max_tokens",
+        Endpoint::ChatCompletions | Endpoint::Completions | Endpoint::Messages => "max_tokens",
         Endpoint::Responses => "max_output_tokens",
-        Endpoint::Embeddings => return None,
+        Endpoint::InputTokens | Endpoint::Embeddings | Endpoint::CountTokens => return None,
     };
     Some(MaxOutput { tokens, member })
 }

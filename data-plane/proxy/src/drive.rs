@@ -9,6 +9,7 @@ mod answer;
 mod fence;
 mod permit;
 mod remarks;
+mod source;
 mod words;
 
 use std::sync::Arc;
@@ -47,6 +48,7 @@ use crate::sse::Dialect;
 use admission::Gone;
 use permit::BrokenWait;
 use remarks::{Remarks, strategy};
+pub(crate) use source::Source;
 use words::whole;
 
 /// Most questions asked for one request. Whoever decides has smaller limits of its own; this one is for the case
@@ -70,10 +72,10 @@ pub(crate) struct Admitted {
 
 /// What the loop came to.
 pub(crate) enum End {
-    /// A whole answer of this provider.
-    Whole(Answered, Option<HeaderValue>),
-    /// A stream that is ready, of this provider.
-    Stream(Box<Ready>, Option<HeaderValue>),
+    /// A whole answer, and whose.
+    Whole(Answered, Option<Source>),
+    /// A stream that is ready, and whose.
+    Stream(Box<Ready>, Option<Source>),
     /// Nothing (more) can be sent.
     Rejected(Box<Rejection>),
     /// Several answers are needed.
@@ -226,13 +228,13 @@ impl<C: ControlPort> Drive<C> {
         }
         self.relay_after(&end);
         match end {
-            End::Whole(answer, provider) => {
+            End::Whole(answer, source) => {
                 let mut response = whole(answer);
-                self.name(&mut response, provider);
+                self.name(&mut response, source);
                 self.end(&response, None);
                 Ok(response)
             }
-            End::Stream(ready, provider) => self.stream(*ready, provider),
+            End::Stream(ready, source) => self.stream(*ready, source),
             End::Rejected(rejection) => Ok(self.reject(rejection)),
             // Parts are not planned again.
             End::Plan(_) => Err(Refusal::Internal),
@@ -398,7 +400,7 @@ impl<C: ControlPort> Drive<C> {
             Err(_) => None,
         };
         let clock = Clock::start(dispatch.deadlines, execution);
-        let provider = HeaderValue::try_from(dispatch.attempt.provider.as_str());
+        let source = Source::of(&dispatch.attempt);
         let observed = match prepared {
             Ok(prepared) => {
                 // The credential that is sent is the one that is judged (decision 9).
@@ -435,7 +437,7 @@ impl<C: ControlPort> Drive<C> {
                 self.served = served;
                 life.succeeds();
                 life.uses(answer.tokens);
-                Ok(Some(End::Whole(answer, provider.ok())))
+                Ok(Some(End::Whole(answer, source)))
             }
             Observed::Stream(status, headers, stream) => {
                 self.served = served;
@@ -446,7 +448,7 @@ impl<C: ControlPort> Drive<C> {
                     stream: *stream,
                     clock,
                 };
-                Ok(Some(End::Stream(Box::new(ready), provider.ok())))
+                Ok(Some(End::Stream(Box::new(ready), source)))
             }
             Observed::Failed(Failure { outcome, words }) => {
                 self.failures.add(&outcome);

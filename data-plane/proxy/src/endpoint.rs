@@ -7,9 +7,15 @@ use tidegate_core::config::Protocol;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Endpoint {
     ChatCompletions,
+    /// Legacy completions of a prompt.
+    Completions,
     Responses,
+    /// How many tokens a request for a response has.
+    InputTokens,
     Embeddings,
     Messages,
+    /// How many tokens a request for a message has.
+    CountTokens,
 }
 
 /// What a path is for.
@@ -47,21 +53,22 @@ impl Route {
         }
         let rest = path.strip_prefix("/api").unwrap_or(path);
         match rest.strip_prefix("/v1/")? {
-            "chat/completions" => Some(Self::Model(Endpoint::ChatCompletions)),
-            "responses" => Some(Self::Model(Endpoint::Responses)),
-            "embeddings" => Some(Self::Model(Endpoint::Embeddings)),
-            "messages" => Some(Self::Model(Endpoint::Messages)),
             "models" => Some(Self::Models),
             "session-leases" => Some(Self::SessionLeases),
-            _ => None,
+            rest => Endpoint::ALL
+                .into_iter()
+                .find(|endpoint| endpoint.path().strip_prefix('/') == Some(rest))
+                .map(Self::Model),
         }
     }
 
-    /// The one method it answers, apart from OPTIONS.
-    pub(crate) fn method(self) -> Method {
+    /// Whether it answers a method, apart from OPTIONS.
+    pub(crate) fn answers(self, method: &Method) -> bool {
         match self {
-            Self::Model(_) | Self::SessionLeases => Method::POST,
-            Self::Models | Self::Livez | Self::Readyz | Self::Metrics => Method::GET,
+            Self::Model(_) | Self::SessionLeases => method == Method::POST,
+            Self::Models | Self::Livez | Self::Readyz | Self::Metrics => {
+                method == Method::GET || method == Method::HEAD
+            }
         }
     }
 
@@ -69,35 +76,53 @@ impl Route {
     pub(crate) fn allow(self) -> &'static str {
         match self {
             Self::Model(_) | Self::SessionLeases => "POST, OPTIONS",
-            Self::Models | Self::Livez | Self::Readyz | Self::Metrics => "GET, OPTIONS",
+            Self::Models | Self::Livez | Self::Readyz | Self::Metrics => "GET, HEAD, OPTIONS",
         }
     }
 }
 
 impl Endpoint {
     /// Every endpoint.
-    pub(crate) const ALL: [Self; 4] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::ChatCompletions,
+        Self::Completions,
         Self::Responses,
+        Self::InputTokens,
         Self::Embeddings,
         Self::Messages,
+        Self::CountTokens,
     ];
 
-    /// What is appended to a provider's base URL.
+    /// What is appended to a provider's base URL, and the client's path behind the version.
     pub(crate) fn path(self) -> &'static str {
         match self {
             Self::ChatCompletions => "/chat/completions",
+            Self::Completions => "/completions",
             Self::Responses => "/responses",
+            Self::InputTokens => "/responses/input_tokens",
             Self::Embeddings => "/embeddings",
             Self::Messages => "/messages",
+            Self::CountTokens => "/messages/count_tokens",
+        }
+    }
+
+    /// Whether its answer may be a stream.
+    pub(crate) fn streams(self) -> bool {
+        match self {
+            Self::ChatCompletions | Self::Completions | Self::Responses | Self::Messages => true,
+            Self::InputTokens | Self::Embeddings | Self::CountTokens => false,
         }
     }
 
     /// What the client speaks (decision 48).
     pub(crate) fn protocol(self) -> Protocol {
         match self {
-            Self::ChatCompletions | Self::Responses | Self::Embeddings => Protocol::Openai,
-            Self::Messages => Protocol::Anthropic,
+            Self::ChatCompletions
+            | Self::Completions
+            | Self::Responses
+            | Self::InputTokens
+            | Self::Embeddings => Protocol::Openai,
+            Self::Messages | Self::CountTokens => Protocol::Anthropic,
         }
     }
 
@@ -113,9 +138,12 @@ impl Endpoint {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::ChatCompletions => "chat_completions",
+            Self::Completions => "completions",
             Self::Responses => "responses",
+            Self::InputTokens => "input_tokens",
             Self::Embeddings => "embeddings",
             Self::Messages => "messages",
+            Self::CountTokens => "count_tokens",
         }
     }
 }
@@ -139,9 +167,12 @@ mod tests {
     fn both_prefixes_lead_to_the_same_route() {
         for (path, endpoint) in [
             ("chat/completions", Endpoint::ChatCompletions),
+            ("completions", Endpoint::Completions),
             ("responses", Endpoint::Responses),
+            ("responses/input_tokens", Endpoint::InputTokens),
             ("embeddings", Endpoint::Embeddings),
             ("messages", Endpoint::Messages),
+            ("messages/count_tokens", Endpoint::CountTokens),
         ] {
             for prefix in ["/v1/", "/api/v1/"] {
                 let found = Route::find(&format!("{prefix}{path}"));
@@ -162,6 +193,8 @@ mod tests {
             "/v2/models",
             "/api/models",
             "/v1/models/",
+            "/v1/completions/",
+            "/v1//messages",
             "v1/models",
             "/api/livez",
         ] {

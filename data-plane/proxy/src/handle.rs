@@ -1,6 +1,7 @@
 //! One request through all its phases: route, identify, read, parse, drive.
 
 mod admin;
+mod cors;
 mod leases;
 mod read;
 
@@ -8,11 +9,9 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use futures::FutureExt as _;
-use http::header::{
-    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
-    ACCESS_CONTROL_MAX_AGE,
-};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http::header::CONTENT_LENGTH;
+use http::{HeaderMap, HeaderValue, Method, Request, Response};
+use http_body::Body as _;
 use hyper::body::Incoming;
 use tidegate_core::lease::LeaseError;
 use tidegate_core::routing::RequestFacts;
@@ -31,13 +30,13 @@ use crate::models;
 use crate::proxy::{Shared, Surface};
 use crate::refusal::Refusal;
 use crate::relay::Relay;
-use crate::reply::{ErrorContext, REQUEST_ID, ReplyBody, refuse};
+use crate::reply::{ErrorContext, REQUEST_ID, ReplyBody, VERSION, refuse};
 use crate::request::RequestBody;
 
 /// Limits of a head that are answered in the client's format; hyper's own are larger.
 const MAX_HEADERS: usize = 100;
 const MAX_HEAD_BYTES: usize = 32 * 1024;
-const ANYONE: HeaderValue = HeaderValue::from_static("*");
+const OUR_VERSION: HeaderValue = HeaderValue::from_static(env!("CARGO_PKG_VERSION"));
 
 /// Answers one request. A panic in a phase is answered with 500 and ends nothing but its request.
 pub(crate) async fn handle<C: ControlPort>(
@@ -46,6 +45,7 @@ pub(crate) async fn handle<C: ControlPort>(
     request: Request<Incoming>,
 ) -> Response<ReplyBody> {
     let route = Route::find(request.uri().path()).filter(|route| surface.answers(*route));
+    let wants_head = request.method() == Method::HEAD;
     let format = match route {
         Some(Route::Model(endpoint)) => endpoint.format(),
         _ => Format::of_headers(request.headers()),
@@ -77,10 +77,20 @@ pub(crate) async fn handle<C: ControlPort>(
         }
         response
     });
+    response.headers_mut().insert(VERSION, OUR_VERSION);
+    cors::allow(response.headers_mut());
+    if wants_head {
+        without_body(&mut response);
+    }
     response
-        .headers_mut()
-        .insert(ACCESS_CONTROL_ALLOW_ORIGIN, ANYONE);
-    response
+}
+
+/// What HEAD is answered: everything but the body.
+fn without_body(response: &mut Response<ReplyBody>) {
+    if let Some(length) = response.body().size_hint().exact() {
+        response.headers_mut().insert(CONTENT_LENGTH, length.into());
+    }
+    *response.body_mut() = ReplyBody::empty();
 }
 
 async fn route_to<C: ControlPort>(
@@ -93,12 +103,12 @@ async fn route_to<C: ControlPort>(
     let route = route.ok_or(Refusal::UnknownPath)?;
     check_head(request.headers())?;
     if request.method() == Method::OPTIONS {
-        return Ok(preflight(route));
+        return Ok(cors::preflight(route));
     }
     if matches!(route, Route::Model(_)) && leasing::is_upgrade(request.headers()) {
         refuse_managed_upgrade(shared, request.headers())?;
     }
-    if request.method() != route.method() {
+    if !route.answers(request.method()) {
         return Err(Refusal::MethodNotAllowed {
             allow: route.allow(),
         });
@@ -135,11 +145,12 @@ async fn ask<C: ControlPort>(
     let lease = leasing::of_request(&head.headers, key.as_deref())?;
     let bytes = read::body(&head.headers, body, &shared.limits).await?;
     let takes_background = endpoint == Endpoint::Responses;
-    let body = if body_names_session {
+    let mut body = if body_names_session {
         RequestBody::parse_with_session(bytes, takes_background)?
     } else {
         RequestBody::parse(bytes, takes_background)?
     };
+    body.stream &= endpoint.streams();
     let facts = facts::of_request(endpoint, &head.headers, key, &body)?;
     let facts = Arc::new(RequestFacts { lease, ..facts });
     let passed = Passed::take(endpoint, &head.headers, &head.uri);
@@ -194,32 +205,6 @@ fn check_head(headers: &HeaderMap) -> Result<(), Refusal> {
     }
     Ok(())
 }
-
-/// For browsers that ask before they ask (`sessions-and-streams.md` §5.1).
-fn preflight(route: Route) -> Response<ReplyBody> {
-    let mut response = Response::new(ReplyBody::empty());
-    *response.status_mut() = StatusCode::NO_CONTENT;
-    let headers = response.headers_mut();
-    headers.insert(
-        ACCESS_CONTROL_ALLOW_METHODS,
-        HeaderValue::from_static(route.allow()),
-    );
-    let allowed = match route {
-        Route::SessionLeases => LEASE_HEADERS,
-        _ => ANYONE_AND_KEYS,
-    };
-    headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, allowed);
-    headers.insert(ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("86400"));
-    response
-}
-
-/// The star does not cover `Authorization`.
-const ANYONE_AND_KEYS: HeaderValue = HeaderValue::from_static("*, authorization");
-
-/// Both headers by name (`sessions-and-streams.md` §1.7).
-const LEASE_HEADERS: HeaderValue = HeaderValue::from_static(
-    "Authorization, Content-Type, X-OmniRoute-Lease-Owner, X-OmniRoute-Lease-Generation",
-);
 
 impl Surface {
     fn answers(self, route: Route) -> bool {

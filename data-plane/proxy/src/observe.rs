@@ -17,6 +17,7 @@ use tidegate_plane_client::Deadlines;
 use tokio::time::Instant;
 
 use crate::event_stream::EventStream;
+use crate::reply::is_event_stream;
 use crate::sse::{Dialect, Tokens};
 use crate::upstream::{Pieces, Upstream, UpstreamBody};
 
@@ -216,10 +217,6 @@ pub(crate) async fn attempt(
 
 fn failed(outcome: Outcome) -> Observed {
     Observed::Failed(outcome.into())
-}
-
-fn is_event_stream(headers: &HeaderMap) -> bool {
-    is_of_type(headers, &["text/event-stream"])
 }
 
 /// Whether the content type is one of these, whatever its parameters.

@@ -37,7 +37,7 @@ pub(crate) enum Refusal {
     #[error(transparent)]
     Body(#[from] BodyFault),
     #[error(
-        "a combo that asks several models for one answer takes a conversation that is not empty, and no embeddings"
+        "a combo that asks several models for one answer takes a conversation that is not empty"
     )]
     NoConversation,
     #[error("x-omniroute-connection does not name a connection")]

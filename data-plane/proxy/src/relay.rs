@@ -47,7 +47,7 @@ impl Relay {
     ) -> Option<Self> {
         // A lease covers one connection, and what we ask for ourselves is nobody's session.
         let is_managed = facts.key.as_ref().is_some_and(|key| key.may_lease());
-        if endpoint == Endpoint::Embeddings || is_managed {
+        if !Conversation::is_held_at(endpoint) || is_managed {
             return None;
         }
         let combo = {

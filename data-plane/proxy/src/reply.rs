@@ -6,11 +6,15 @@ mod error;
 pub(crate) use body::ReplyBody;
 pub(crate) use error::{ErrorContext, in_band, refuse};
 
-use http::{HeaderName, HeaderValue};
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderName, HeaderValue};
 
 /// Contract headers of every answer to a request that names a model (decision 49, `sessions-and-streams.md` §5.1).
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-omniroute-request-id");
+pub(crate) const VERSION: HeaderName = HeaderName::from_static("x-omniroute-version");
 pub(crate) const PROVIDER: HeaderName = HeaderName::from_static("x-omniroute-provider");
+/// The model that answered, by its provider's name.
+pub(crate) const MODEL: HeaderName = HeaderName::from_static("x-omniroute-model");
 pub(crate) const DECISION: HeaderName = HeaderName::from_static("x-omniroute-decision");
 pub(crate) const FALLBACK_ATTEMPTS: HeaderName =
     HeaderName::from_static("x-omniroute-fallback-attempts");
@@ -24,3 +28,14 @@ pub(crate) const EMERGENCY_FALLBACK: HeaderName =
 pub(crate) const IDEMPOTENT_REPLAYED: HeaderName =
     HeaderName::from_static("x-omniroute-idempotent-replayed");
 pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json");
+pub(crate) const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
+pub(crate) const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache");
+
+/// Whether a body is said to be a stream of events.
+pub(crate) fn is_event_stream(headers: &HeaderMap) -> bool {
+    headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|value| value.split(';').next())
+        .is_some_and(|kind| kind.trim().eq_ignore_ascii_case("text/event-stream"))
+}

@@ -3,8 +3,10 @@
 pub(crate) mod anthropic;
 pub(crate) mod embeddings;
 pub(crate) mod openai_chat;
+pub(crate) mod openai_completions;
 pub(crate) mod openai_models;
 pub(crate) mod openai_responses;
+pub(crate) mod token_counts;
 
 use bytes::Bytes;
 use http::Method;
@@ -17,10 +19,13 @@ use crate::reply::Reply;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Api {
     OpenAiChat,
+    OpenAiCompletions,
     OpenAiResponses,
+    OpenAiInputTokens,
     OpenAiEmbeddings,
     OpenAiModels,
     AnthropicMessages,
+    AnthropicCountTokens,
 }
 
 /// What an API needs to know to answer.
@@ -58,10 +63,13 @@ impl Api {
     pub(crate) fn at(path: &str) -> Option<Self> {
         match path {
             "/v1/chat/completions" => Some(Self::OpenAiChat),
+            "/v1/completions" => Some(Self::OpenAiCompletions),
             "/v1/responses" => Some(Self::OpenAiResponses),
+            "/v1/responses/input_tokens" => Some(Self::OpenAiInputTokens),
             "/v1/embeddings" => Some(Self::OpenAiEmbeddings),
             "/v1/models" => Some(Self::OpenAiModels),
             "/v1/messages" => Some(Self::AnthropicMessages),
+            "/v1/messages/count_tokens" => Some(Self::AnthropicCountTokens),
             _ => None,
         }
     }
@@ -69,20 +77,20 @@ impl Api {
     pub(crate) fn method(self) -> Method {
         match self {
             Self::OpenAiModels => Method::GET,
-            Self::OpenAiChat
-            | Self::OpenAiResponses
-            | Self::OpenAiEmbeddings
-            | Self::AnthropicMessages => Method::POST,
+            _ => Method::POST,
         }
     }
 
     pub(crate) fn good(self, ask: &Ask<'_>) -> Content {
         match self {
             Self::OpenAiChat => openai_chat::good(ask),
+            Self::OpenAiCompletions => openai_completions::good(ask),
             Self::OpenAiResponses => openai_responses::good(ask),
+            Self::OpenAiInputTokens => token_counts::openai(ask),
             Self::OpenAiEmbeddings => embeddings::good(ask),
             Self::OpenAiModels => openai_models::good(ask),
             Self::AnthropicMessages => anthropic::good(ask),
+            Self::AnthropicCountTokens => token_counts::anthropic(ask),
         }
     }
 
@@ -90,41 +98,35 @@ impl Api {
     pub(crate) fn error(self, status: u16, number: u64) -> Value {
         let message = format!("the fake upstream answers {status}");
         match self {
-            Self::AnthropicMessages => json!({
+            Self::AnthropicMessages | Self::AnthropicCountTokens => json!({
                 "type": "error",
                 "error": { "type": anthropic::error_type(status), "message": message },
                 "request_id": format!("req_{number}"),
             }),
-            Self::OpenAiChat
-            | Self::OpenAiResponses
-            | Self::OpenAiEmbeddings
-            | Self::OpenAiModels => json!({ "error": openai_error(status, &message) }),
+            _ => json!({ "error": openai_error(status, &message) }),
         }
     }
 
     /// An error in a body that began with 200: the object and, in a stream, its event. `error` is the inner object.
     pub(crate) fn error_in_body(self, error: Option<&Value>) -> (Value, Bytes) {
         let object = match self {
-            Self::AnthropicMessages => {
+            Self::AnthropicMessages | Self::AnthropicCountTokens => {
                 let overloaded = json!({ "type": "overloaded_error", "message": "Overloaded" });
                 json!({ "type": "error", "error": error.cloned().unwrap_or(overloaded) })
             }
-            Self::OpenAiChat
-            | Self::OpenAiResponses
-            | Self::OpenAiEmbeddings
-            | Self::OpenAiModels => {
+            _ => {
                 let message = "the server is overloaded";
                 let overloaded = openai_error(503, message);
                 json!({ "error": error.cloned().unwrap_or(overloaded) })
             }
         };
         let event = match self {
-            Self::AnthropicMessages => named_event("error", &object),
+            Self::AnthropicMessages | Self::AnthropicCountTokens => named_event("error", &object),
             Self::OpenAiResponses => {
                 let inner = object.get("error").cloned().unwrap_or_default();
                 named_event("error", &openai_responses::error_event(&inner))
             }
-            Self::OpenAiChat | Self::OpenAiEmbeddings | Self::OpenAiModels => event(&object),
+            _ => event(&object),
         };
         (object, event)
     }
@@ -132,11 +134,10 @@ impl Api {
     /// What a stream sends to stay alive.
     pub(crate) fn heartbeat(self) -> Bytes {
         match self {
-            Self::AnthropicMessages => named_event("ping", &json!({ "type": "ping" })),
-            Self::OpenAiChat
-            | Self::OpenAiResponses
-            | Self::OpenAiEmbeddings
-            | Self::OpenAiModels => Bytes::from_static(b": keepalive\n\n"),
+            Self::AnthropicMessages | Self::AnthropicCountTokens => {
+                named_event("ping", &json!({ "type": "ping" }))
+            }
+            _ => Bytes::from_static(b": keepalive\n\n"),
         }
     }
 }

@@ -9,22 +9,20 @@ use crate::life::{Ending, Life};
 use crate::metrics::{Counted, RefusalLabels};
 use crate::refusal::Refusal;
 use crate::reply::{
-    DECISION, EMERGENCY_FALLBACK, ErrorContext, FALLBACK_ATTEMPTS, PROVIDER, REQUEST_ID, ReplyBody,
-    TOOLS_TRUNCATED, refuse,
+    DECISION, EMERGENCY_FALLBACK, ErrorContext, FALLBACK_ATTEMPTS, MODEL, NO_CACHE, PROVIDER,
+    REQUEST_ID, ReplyBody, TOOLS_TRUNCATED, refuse,
 };
 use crate::stream::{StreamBody, Surroundings};
 
 use super::words::handed_on;
-use super::{Drive, Ready};
-
-const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache");
+use super::{Drive, Ready, Source};
 
 impl<C: ControlPort> Drive<C> {
     /// Hands a stream to the client, together with the rest of the request.
     pub(super) fn stream(
         &mut self,
         ready: Ready,
-        provider: Option<HeaderValue>,
+        source: Option<Source>,
     ) -> Result<Response<ReplyBody>, Refusal> {
         let life = self.life.as_mut().ok_or(Refusal::Internal)?;
         life.answers(ready.status, None);
@@ -32,7 +30,7 @@ impl<C: ControlPort> Drive<C> {
         *response.status_mut() = ready.status;
         *response.headers_mut() = ready.headers;
         response.headers_mut().insert(CACHE_CONTROL, NO_CACHE);
-        self.name(&mut response, provider);
+        self.name(&mut response, source);
         let life = self.life.take().ok_or(Refusal::Internal)?;
         let around = Surroundings {
             tasks: &self.shared.tasks,
@@ -88,7 +86,7 @@ impl<C: ControlPort> Drive<C> {
     }
 
     /// The contract's headers (decision 49). They never name the connection.
-    pub(super) fn name(&self, response: &mut Response<ReplyBody>, provider: Option<HeaderValue>) {
+    pub(super) fn name(&self, response: &mut Response<ReplyBody>, source: Option<Source>) {
         let Some(life) = &self.life else {
             return;
         };
@@ -100,7 +98,7 @@ impl<C: ControlPort> Drive<C> {
         if more > 0 {
             headers.insert(FALLBACK_ATTEMPTS, more.into());
         }
-        if let Some(provider) = provider {
+        if let Some(Source { provider, model }) = source {
             let name = provider.to_str().unwrap_or_default();
             let latency_ms = life.elapsed_ms();
             let strategy = self.strategy.unwrap_or("unknown");
@@ -109,6 +107,9 @@ impl<C: ControlPort> Drive<C> {
                 headers.insert(DECISION, decision);
             }
             headers.insert(PROVIDER, provider);
+            if let Some(model) = model {
+                headers.insert(MODEL, model);
+            }
             if let Some(most) = self.remarks.max_tools {
                 headers.insert(TOOLS_TRUNCATED, most.into());
             }

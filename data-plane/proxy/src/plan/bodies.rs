@@ -72,6 +72,11 @@ impl Conversation {
         })
     }
 
+    /// Whether bodies for an endpoint hold one.
+    pub(crate) fn is_held_at(endpoint: Endpoint) -> bool {
+        turns_member(endpoint).is_some()
+    }
+
     /// For a part whose answer feeds another model: whole, one, and without tools.
     #[must_use]
     pub(crate) fn silent(mut self) -> Self {
@@ -93,7 +98,10 @@ impl Conversation {
             }
             Endpoint::Responses => self.put_ahead("instructions", prompt)?,
             Endpoint::Messages => self.put_ahead("system", prompt)?,
-            Endpoint::Embeddings => {}
+            Endpoint::Completions
+            | Endpoint::InputTokens
+            | Endpoint::Embeddings
+            | Endpoint::CountTokens => {}
         }
         Ok(self)
     }
@@ -207,7 +215,10 @@ fn turns_member(endpoint: Endpoint) -> Option<&'static str> {
     match endpoint {
         Endpoint::ChatCompletions | Endpoint::Messages => Some("messages"),
         Endpoint::Responses => Some("input"),
-        Endpoint::Embeddings => None,
+        Endpoint::Completions
+        | Endpoint::InputTokens
+        | Endpoint::Embeddings
+        | Endpoint::CountTokens => None,
     }
 }
 

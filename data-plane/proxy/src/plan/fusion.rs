@@ -3,7 +3,6 @@
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt as _};
-use http::HeaderValue;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use std::time::Duration;
 use tidegate_core::routing::{FusionPlan, Panel, PanelResult, Rejection, RequestFacts, Shortfall};
@@ -12,14 +11,12 @@ use tokio::time::Instant;
 use crate::control_port::ControlPort;
 use crate::drive::{Drive, End};
 use crate::refusal::Refusal;
+use crate::reply::{EVENT_STREAM, NO_CACHE};
 use crate::sse::Dialect;
 
 use super::bodies::{Conversation, Unreadable};
 use super::one_chunk;
 use super::part::{self, PartAnswer, PartEnd, PartFailure, grown, silent_facts};
-
-const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
-const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache");
 
 /// What a member of the panel came to.
 struct Reply {
@@ -153,9 +150,7 @@ fn single<C: ControlPort>(
     single: PartAnswer,
 ) -> Option<End> {
     let PartAnswer {
-        mut answer,
-        provider,
-        ..
+        mut answer, source, ..
     } = single;
     if drive.request.body.stream {
         let dialect = Dialect::of(drive.request.endpoint);
@@ -163,7 +158,7 @@ fn single<C: ControlPort>(
         answer.headers.insert(CONTENT_TYPE, EVENT_STREAM);
         answer.headers.insert(CACHE_CONTROL, NO_CACHE);
     }
-    Some(End::Whole(answer, provider))
+    Some(End::Whole(answer, source))
 }
 
 /// No answer at all. When everybody refuses the request as the client's own fault, the client is told so in the first
@@ -223,7 +218,7 @@ mod tests {
                     body: Bytes::from_static(&[b' '; 64]),
                     tokens: Tokens::default(),
                 },
-                provider: None,
+                source: None,
             };
             let end = Ok(PartEnd::Answered(Box::new(answer)));
             asked.hear(Reply { seat, end }, 0);

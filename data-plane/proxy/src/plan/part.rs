@@ -1,10 +1,9 @@
 //! One part of a plan: a request to one step, whose answer is read here.
 
-use http::HeaderValue;
 use tidegate_core::routing::{Rejection, RequestFacts, Shortfall};
 
 use crate::control_port::ControlPort;
-use crate::drive::{Drive, End};
+use crate::drive::{Drive, End, Source};
 use crate::observe::Answered;
 use crate::refusal::Refusal;
 
@@ -24,7 +23,7 @@ pub(super) enum PartEnd {
 pub(super) struct PartAnswer {
     pub(super) text: String,
     pub(super) answer: Answered,
-    pub(super) provider: Option<HeaderValue>,
+    pub(super) source: Option<Source>,
 }
 
 /// Why there is none.
@@ -58,11 +57,11 @@ pub(super) fn grown(estimate: Option<u64>, text_bytes: usize) -> Option<u64> {
 /// What no upstream is to blame for.
 pub(super) async fn run<C: ControlPort>(mut drive: Drive<C>) -> Result<PartEnd, Refusal> {
     Ok(match drive.until_end().await? {
-        End::Whole(answer, provider) => match text(drive.request.endpoint, &answer.body) {
+        End::Whole(answer, source) => match text(drive.request.endpoint, &answer.body) {
             Ok(text) => PartEnd::Answered(Box::new(PartAnswer {
                 text,
                 answer,
-                provider,
+                source,
             })),
             Err(unreadable) => PartEnd::Unreadable(unreadable),
         },

@@ -183,7 +183,10 @@ fn body(endpoint: Endpoint, model: &str, said: &str) -> Option<RequestBody> {
             "max_tokens": MAX_OUTPUT_TOKENS, "temperature": TEMPERATURE,
             "system": INSTRUCTION, "messages": [user],
         }),
-        Endpoint::Embeddings => return None,
+        Endpoint::Completions
+        | Endpoint::InputTokens
+        | Endpoint::Embeddings
+        | Endpoint::CountTokens => return None,
     };
     RequestBody::parse(Bytes::from(body.to_string()), false).ok()
 }

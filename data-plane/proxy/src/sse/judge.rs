@@ -35,7 +35,7 @@ use crate::endpoint::Endpoint;
 /// Whose events these are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
-    /// Chat completions.
+    /// Chat completions, and the legacy ones.
     Chat,
     /// OpenAI responses.
     Responses,
@@ -47,9 +47,9 @@ impl Dialect {
     /// What streams of an endpoint speak.
     pub(crate) fn of(endpoint: Endpoint) -> Self {
         match endpoint {
-            Endpoint::ChatCompletions | Endpoint::Embeddings => Self::Chat,
-            Endpoint::Responses => Self::Responses,
-            Endpoint::Messages => Self::Messages,
+            Endpoint::ChatCompletions | Endpoint::Completions | Endpoint::Embeddings => Self::Chat,
+            Endpoint::Responses | Endpoint::InputTokens => Self::Responses,
+            Endpoint::Messages | Endpoint::CountTokens => Self::Messages,
         }
     }
 }

@@ -220,7 +220,7 @@ async fn wrong_paths_and_methods() {
     let reply = bench.client.post("/v1/models", &json!({})).await;
     assert_eq!(
         (reply.status, reply.header("allow")),
-        (405, Some("GET, OPTIONS"))
+        (405, Some("GET, HEAD, OPTIONS"))
     );
     let reply = bench
         .client

@@ -42,6 +42,8 @@ mod repetitions;
 #[cfg(test)]
 mod streams;
 #[cfg(test)]
+mod surface;
+#[cfg(test)]
 mod telemetry;
 #[cfg(test)]
 mod timers;

@@ -68,6 +68,8 @@ async fn a_stream_is_handed_on_byte_for_byte() {
 #[case("/api/v1/chat/completions", "one/m", true)]
 #[case("/v1/responses", "one/m", false)]
 #[case("/v1/responses", "one/m", true)]
+#[case("/v1/completions", "one/m", false)]
+#[case("/v1/completions", "one/m", true)]
 #[case("/v1/embeddings", "one/m", false)]
 #[case("/v1/messages", "ant/m", false)]
 #[case("/v1/messages", "ant/m", true)]
@@ -75,7 +77,7 @@ async fn a_stream_is_handed_on_byte_for_byte() {
 async fn every_endpoint_answers(#[case] path: &str, #[case] model: &str, #[case] stream: bool) {
     let bench = Bench::start().await;
     let body = json!({"model": model, "stream": stream, "input": "ahoy", "max_tokens": 5,
-        "stream_options": {"include_usage": true},
+        "stream_options": {"include_usage": true}, "prompt": "ahoy",
         "messages": [{"role": "user", "content": "ahoy"}]});
     let reply = bench.client.post(path, &body).await;
     assert_eq!(reply.status, 200, "{reply:?}");
@@ -93,6 +95,9 @@ async fn every_endpoint_answers(#[case] path: &str, #[case] model: &str, #[case]
             .contains("strategy=")
     );
     assert_eq!(reply.header("x-omniroute-fallback-attempts"), None);
+    assert_eq!(reply.header("x-omniroute-model"), Some("m"));
+    let provider = model.split_once('/').unwrap().0;
+    assert_eq!(reply.header("x-omniroute-provider"), Some(provider));
     assert!(
         !format!("{:?}", reply.headers).contains("-a\""),
         "no connection id"
@@ -103,7 +108,38 @@ async fn every_endpoint_answers(#[case] path: &str, #[case] model: &str, #[case]
         })
         .await;
     assert_eq!(bench.control.outcomes(), [Outcome::Success]);
-    assert!(bench.control.heard().usages[0].input_tokens.is_some());
+    if path != "/v1/completions" || !stream {
+        assert!(bench.control.heard().usages[0].input_tokens.is_some());
+    }
+}
+
+#[rstest]
+#[case("/v1/responses/input_tokens", "/responses/input_tokens", "one/m")]
+#[case("/v1/messages/count_tokens", "/messages/count_tokens", "ant/m")]
+#[tokio::test]
+async fn tokens_are_counted_by_the_provider(
+    #[case] path: &str,
+    #[case] upstream: &str,
+    #[case] model: &str,
+) {
+    let bench = Bench::start().await;
+    // A stream of one number makes no sense, so nobody is asked for one.
+    let body = json!({"model": model, "stream": true, "input": "ahoy",
+        "messages": [{"role": "user", "content": "ahoy"}]});
+    let reply = bench.client.post(&format!("{path}?beta=true"), &body).await;
+    assert_eq!(reply.status, 200, "{reply:?}");
+    assert!(reply.json()["input_tokens"].as_u64().unwrap() > 0);
+    let asked = if model == "ant/m" {
+        &bench.ant
+    } else {
+        &bench.one
+    };
+    let seen = asked.log().last(&Selector::any()).unwrap();
+    assert_eq!(seen.path, format!("/v1{upstream}"));
+    assert_eq!(seen.header("accept"), Some("application/json"));
+    let beta = (model == "ant/m").then_some("beta=true");
+    assert_eq!(seen.query.as_deref(), beta);
+    assert_eq!(bench.control.outcomes(), [Outcome::Success]);
 }
 
 #[tokio::test]

@@ -397,7 +397,7 @@ async fn what_is_no_conversation_is_refused(#[case] combo: &str) {
         let body = reply.json();
         let message = body["error"]["message"].as_str().unwrap();
         assert!(
-            message.ends_with("a conversation that is not empty, and no embeddings"),
+            message.ends_with("a conversation that is not empty"),
             "{message}"
         );
     }

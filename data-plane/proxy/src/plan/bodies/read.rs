@@ -88,7 +88,12 @@ pub(crate) fn text(endpoint: Endpoint, body: &[u8]) -> Result<String, Unreadable
             let message: Message<'_> = parse(body)?;
             content(Some(message.content))?
         }
-        Endpoint::Embeddings => return Err(Unreadable::Unparseable),
+        Endpoint::Completions
+        | Endpoint::InputTokens
+        | Endpoint::Embeddings
+        | Endpoint::CountTokens => {
+            return Err(Unreadable::Unparseable);
+        }
     };
     if text.trim().is_empty() {
         return Err(Unreadable::Empty);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use futures::FutureExt as _;
 use http::header::CONTENT_LENGTH;
-use http::{HeaderMap, HeaderValue, Method, Request, Response};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use tidegate_core::lease::LeaseError;
@@ -46,6 +46,7 @@ pub(crate) async fn handle<C: ControlPort>(
 ) -> Response<ReplyBody> {
     let route = Route::find(request.uri().path()).filter(|route| surface.answers(*route));
     let wants_head = request.method() == Method::HEAD;
+    let is_http2 = request.version() == Version::HTTP_2;
     let format = match route {
         Some(Route::Model(endpoint)) => endpoint.format(),
         _ => Format::of_headers(request.headers()),
@@ -81,6 +82,10 @@ pub(crate) async fn handle<C: ControlPort>(
     cors::allow(response.headers_mut());
     if wants_head {
         without_body(&mut response);
+    }
+    if is_http2 {
+        let (stall_time, tasks) = (shared.limits.stall_time, &shared.tasks);
+        return response.map(|body| body.kept_for(stall_time, tasks));
     }
     response
 }

@@ -2,6 +2,7 @@
 
 mod body;
 mod error;
+mod kept;
 
 pub(crate) use body::ReplyBody;
 pub(crate) use error::{ErrorContext, in_band, refuse};

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | send nothing, or its head too slowly | the connection is closed after `head_time` |
 //! | send more header than hyper takes | hyper answers 431 and closes, perhaps before all of it was read |
-//! | refuse to read | the connection is closed after `stall_time` |
+//! | refuse to read | at most 256 KiB are held for it; the connection is closed after `stall_time` |
 //! | open too many connections | they wait in the kernel's queue |
 
 mod io;
@@ -32,7 +32,10 @@ use io::PatientIo;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// What hyper itself refuses. Our own, smaller limits answer in the client's format.
 const MAX_HEADERS: usize = 256;
-const MAX_HEAD_BYTES: usize = 128 * 1024;
+/// Also what is held of an answer before more of it is asked for. With what the upstream's connection holds
+/// ([`crate::upstream`]) that is at most 256 KiB for a client that does not read.
+const MAX_HTTP1_BUFFER: usize = 64 * 1024;
+const MAX_HTTP2_BUFFER: usize = 64 * 1024;
 const MAX_HTTP2_HEAD_BYTES: u32 = 128 * 1024;
 const MAX_STREAMS: u32 = 256;
 const HTTP2_WINDOW: u32 = 1024 * 1024;
@@ -98,12 +101,13 @@ fn builder<C: ControlPort>(shared: &Shared<C>) -> Builder<Tracked> {
         .max_headers(MAX_HEADERS)
         // Not `pipeline_flush`: it takes the limit off what is buffered for a client that does not read, and leaves
         // answers unsent while a client has sent more than was read.
-        .max_buf_size(MAX_HEAD_BYTES);
+        .max_buf_size(MAX_HTTP1_BUFFER);
     builder
         .http2()
         .timer(TokioTimer::new())
         .max_header_list_size(MAX_HTTP2_HEAD_BYTES)
         .max_concurrent_streams(MAX_STREAMS)
+        .max_send_buf_size(MAX_HTTP2_BUFFER)
         .initial_stream_window_size(HTTP2_WINDOW)
         .initial_connection_window_size(HTTP2_WINDOW)
         .keep_alive_interval(KEEP_ALIVE_EVERY)

@@ -4,9 +4,13 @@ use std::convert::Infallible;
 use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
+use tokio_util::task::TaskTracker;
+
+use super::kept::KeptBody;
 
 /// A body for a client.
 pub(crate) enum ReplyBody {
@@ -20,6 +24,18 @@ impl ReplyBody {
     pub(crate) fn whole(bytes: impl Into<Bytes>) -> Self {
         let bytes = bytes.into();
         Self::Whole((!bytes.is_empty()).then_some(bytes))
+    }
+
+    /// A whole body that is let go, where that is worth the trouble, when nothing of it was asked for during
+    /// `stall_time`.
+    #[must_use]
+    pub(crate) fn kept_for(self, stall_time: Duration, tasks: &TaskTracker) -> Self {
+        match self {
+            Self::Whole(Some(bytes)) if KeptBody::is_for(&bytes) => {
+                Self::Stream(Box::pin(KeptBody::new(bytes, tasks, stall_time)))
+            }
+            other => other,
+        }
     }
 
     pub(crate) fn empty() -> Self {

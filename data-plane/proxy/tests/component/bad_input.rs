@@ -164,7 +164,7 @@ async fn a_slow_head_is_not_waited_for(#[case] sent: &str) {
 
 #[rstest]
 #[case::many(150, 10)]
-#[case::long(20, 4_000)]
+#[case::long(10, 4_000)]
 #[case::more_than_hyper_takes(1_000, 10)]
 #[tokio::test]
 async fn a_header_flood(#[case] count: usize, #[case] length: usize) {

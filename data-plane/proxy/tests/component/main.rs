@@ -4,6 +4,10 @@
 mod admin;
 #[cfg(test)]
 mod admission;
+#[cfg(test)]
+mod backpressure;
+#[cfg(test)]
+mod bad_http2;
 mod bad_input;
 #[cfg(test)]
 mod bench;
@@ -35,6 +39,8 @@ mod pass_through;
 mod permits;
 #[cfg(test)]
 mod plans;
+#[cfg(test)]
+mod raw_upstream;
 #[cfg(test)]
 mod relay;
 #[cfg(test)]

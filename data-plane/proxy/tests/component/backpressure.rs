@@ -1,0 +1,160 @@
+//! What is held for a client that does not read: counted, not guessed. What a provider got rid of is either still in the
+//! kernel's buffers, which it tells of, or held here.
+
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use rstest::rstest;
+use tidegate_core::outcome::Outcome;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
+
+use crate::bench::{Bench, KEY, LIMIT, Options, chat};
+use crate::raw_upstream::{RawUpstream, STREAM_HEAD};
+
+const CHAT: &str = "/v1/chat/completions";
+/// More than that is never held for one client.
+const MOST_HELD: u64 = 256 * 1024;
+/// As much as the provider has to say.
+const ALL: usize = 100 * 1024 * 1024;
+
+/// A client that asks and then never reads.
+async fn ask_over_http1(addr: SocketAddr) -> TcpStream {
+    let body = chat("one/m", true).to_string();
+    let request = format!(
+        "POST {CHAT} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut stream = TcpStream::connect(addr).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    stream
+}
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let head = [length[1], length[2], length[3], kind, flags];
+    [head.as_slice(), &stream.to_be_bytes(), payload].concat()
+}
+
+/// The same over HTTP/2, with windows as large as there are: it promises to take everything.
+async fn ask_over_http2(addr: SocketAddr) -> TcpStream {
+    const LARGEST: u32 = 0x7fff_ffff;
+    let text = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
+    let key = format!("Bearer {KEY}");
+    // POST and http by their numbers in the static table, path and authority by that of their names, one by its name.
+    let headers = [
+        vec![0x83, 0x86, 0x04],
+        text(CHAT),
+        vec![0x01],
+        text("x"),
+        vec![0x00],
+        text("authorization"),
+        text(&key),
+    ]
+    .concat();
+    let window = [&4_u16.to_be_bytes()[..], &LARGEST.to_be_bytes()].concat();
+    let request = [
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
+        frame(4, 0, 0, &window),
+        frame(8, 0, 0, &(LARGEST - 65_535).to_be_bytes()),
+        frame(1, 4, 1, &headers),
+        frame(0, 1, 1, chat("one/m", true).to_string().as_bytes()),
+        frame(4, 1, 0, &[]),
+    ]
+    .concat();
+    let mut stream = TcpStream::connect(addr).await.unwrap();
+    stream.write_all(&request).await.unwrap();
+    stream
+}
+
+/// What the kernel holds in both directions of all connections with one of these ports, as it tells.
+fn in_the_kernel(ports: &[u16]) -> u64 {
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let port = |address: &str| {
+        let (_, port) = address.split_once(':').unwrap();
+        u16::from_str_radix(port, 16).unwrap()
+    };
+    let number = |text: &str| u64::from_str_radix(text, 16).unwrap();
+    table
+        .lines()
+        .skip(1)
+        .filter_map(|line| {
+            let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+            let is_ours = ports.contains(&port(fields[1])) || ports.contains(&port(fields[2]));
+            // A listener's numbers are of something else.
+            (is_ours && fields[3] != "0A").then(|| {
+                let (sending, receiving) = fields[4].split_once(':').unwrap();
+                number(sending) + number(receiving)
+            })
+        })
+        .sum()
+}
+
+#[rstest]
+#[case::http1_small_events(false, 200)]
+#[case::http1_large_events(false, 60_000)]
+#[case::http2_small_events(true, 200)]
+#[case::http2_large_events(true, 60_000)]
+#[tokio::test]
+async fn little_is_held_for_a_client_that_never_reads(
+    #[case] over_http2: bool,
+    #[case] event_bytes: usize,
+) {
+    let upstream = RawUpstream::start().await;
+    let mut options = Options {
+        one_at: Some(upstream.base_url()),
+        ..Options::default()
+    };
+    options.limits.stall_time = Duration::from_secs(5);
+    let bench = Bench::start_with(options).await;
+    let client = if over_http2 {
+        ask_over_http2(bench.addr).await
+    } else {
+        ask_over_http1(bench.addr).await
+    };
+    let mut asked = upstream.asked().await;
+    let written = std::sync::Arc::clone(&asked.written);
+    let writing = bench.tasks.spawn(async move {
+        let text = "x".repeat(event_bytes);
+        let event = format!("data: {{\"choices\":[{{\"delta\":{{\"content\":\"{text}\"}}}}]}}\n\n");
+        let mut is_there = asked.write(STREAM_HEAD.as_bytes()).await;
+        let mut left = ALL;
+        while is_there && left > 0 {
+            is_there = asked.write(event.as_bytes()).await;
+            left = left.saturating_sub(event.len());
+        }
+        is_there
+    });
+    // Until nothing moves any more.
+    let standing = async {
+        let mut before = 0;
+        let mut still = 0;
+        while still < 10 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            let now = written.load(Ordering::Relaxed);
+            still = if now == before && now > 0 {
+                still + 1
+            } else {
+                0
+            };
+            before = now;
+        }
+        before
+    };
+    let taken = tokio::time::timeout(LIMIT, standing).await.unwrap();
+    let in_kernel = in_the_kernel(&[upstream.addr().port(), bench.addr.port()]);
+    let held = taken.saturating_sub(in_kernel);
+    assert!(taken < ALL.try_into().unwrap(), "the provider waits");
+    assert!(in_kernel > 0, "the kernel tells");
+    assert!(held <= MOST_HELD, "{held} of {taken} bytes are held");
+    // And not for ever.
+    let is_there = tokio::time::timeout(LIMIT, writing).await.unwrap().unwrap();
+    assert!(!is_there, "the provider is let go");
+    bench
+        .until("the end", |bench| bench.control.heard().released.len() == 1)
+        .await;
+    assert_eq!(bench.control.outcomes(), [Outcome::Success]);
+    assert_eq!(bench.control.heard().usages.len(), 1);
+    drop(client);
+}

@@ -7,6 +7,7 @@
 //!                                               ├─ upstream   send
 //!                                               ├─ observe    facts of the end
 //!                                               ├─ stream     bytes to the client
+//!                                               ├─ heartbeat  signs of life in it
 //!                                               ├─ plan       several answers for one
 //!                                               └─ relay      notes for the next account
 //!                                        life: the end, once, whatever happens
@@ -25,6 +26,7 @@ mod facts;
 pub mod fuzzing;
 mod handle;
 mod idempotency;
+mod heartbeat;
 mod identify;
 mod leasing;
 mod life;
@@ -49,6 +51,7 @@ mod stream;
 mod upstream;
 
 pub use control_port::ControlPort;
+pub use heartbeat::Heartbeats;
 pub use limits::Limits;
 pub use metrics::Metrics;
 pub use proxy::{Proxy, StartError, Surface};

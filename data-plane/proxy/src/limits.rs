@@ -6,6 +6,7 @@ use tidegate_core::idempotency::WindowLimits;
 use tidegate_core::ids::EgressId;
 
 use crate::upstream::UpstreamAuthorities;
+use crate::heartbeat::Heartbeats;
 
 /// Settings of one proxy. [`Limits::default`] is what the binary starts with.
 #[derive(Clone, Debug)]
@@ -25,6 +26,8 @@ pub struct Limits {
     /// How long a client may refuse to read before its connection is closed, or take nothing of a stream before
     /// the upstream is let go.
     pub stall_time: Duration,
+    /// Signs of life in streams.
+    pub heartbeats: Heartbeats,
     /// Client connections at once; further ones wait in the kernel's queue.
     pub max_connections: usize,
     /// Requests that may wait for a cooldown at once (decision 28), and as many for the answer of another.
@@ -47,6 +50,7 @@ impl Default for Limits {
             head_time: Duration::from_secs(30),
             body_time: Duration::from_secs(60),
             stall_time: Duration::from_secs(120),
+            heartbeats: Heartbeats::default(),
             max_connections: 10_000,
             max_waiting: 1_000,
             idempotency: WindowLimits::default(),

@@ -29,6 +29,7 @@ pub struct Metrics {
     pub(crate) decisions: Family<DecisionLabels, Counter>,
     pub(crate) decide_seconds: Histogram,
     pub(crate) streams_open: Gauge,
+    pub(crate) heartbeats: Counter,
     pub(crate) connections: Gauge,
     pub(crate) handoffs: Family<HandoffLabels, Counter>,
     pub(crate) handoffs_told: Counter,
@@ -337,6 +338,7 @@ impl Metrics {
             decisions: Family::default(),
             decide_seconds: Histogram::new(exponential_buckets(0.000_1, 2.0, 14)),
             streams_open: Gauge::default(),
+            heartbeats: Counter::default(),
             connections: Gauge::default(),
             handoffs: Family::default(),
             handoffs_told: Counter::default(),
@@ -462,6 +464,11 @@ impl Metrics {
             "streams_open",
             "Streams that are being passed on",
             self.streams_open.clone(),
+        );
+        registry.register(
+            "heartbeats",
+            "Signs of life of our own in streams",
+            self.heartbeats.clone(),
         );
         registry.register(
             "handoffs",

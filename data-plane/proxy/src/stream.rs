@@ -36,6 +36,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::control_port::ControlPort;
 use crate::event_stream::EventStream;
+use crate::heartbeat::Heartbeat;
 use crate::life::{Ending, Life};
 use crate::metrics::Counted;
 use crate::observe::Clock;
@@ -66,6 +67,8 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) stall_time: Duration,
     /// Counts the stream while it is open.
     pub(crate) open: Counted,
+    /// Its signs of life, if it has any.
+    pub(crate) heartbeat: Option<Heartbeat>,
 }
 
 /// The stream itself, which the client's connection moves and the watch may end.
@@ -87,6 +90,7 @@ struct Flow<C: ControlPort> {
     life: Option<Life<C>>,
     /// Bytes of ours after the upstream's.
     last_words: Option<Bytes>,
+    heartbeat: Option<Heartbeat>,
     /// Counts the stream while it is open.
     open: Option<Counted>,
     /// How often the client's connection asked.
@@ -157,6 +161,7 @@ impl<C: ControlPort> StreamBody<C> {
             cut: life.cut().map(Box::pin),
             life: Some(life),
             last_words: None,
+            heartbeat: around.heartbeat,
             open: Some(around.open),
             polls: 0,
             waker: None,
@@ -230,6 +235,13 @@ impl<C: ControlPort> Flow<C> {
             self.set_timer();
         }
         None
+    }
+
+    /// Between whole events of a stream that goes on.
+    fn poll_heartbeat(&mut self, context: &mut Context<'_>) -> Option<Bytes> {
+        let heartbeat = self.heartbeat.as_mut()?;
+        let may = self.passage.end() == End::Open && !self.passage.is_inside();
+        may.then(|| heartbeat.poll(context, self.passage.sequence()))?
     }
 
     /// The upstream's stream is over, one way or the other.
@@ -313,6 +325,9 @@ impl<C: ControlPort> Flow<C> {
         self.waker = None;
         loop {
             if let Some(bytes) = self.passage.next() {
+                if let Some(heartbeat) = &mut self.heartbeat {
+                    heartbeat.learns(&bytes);
+                }
                 return Poll::Ready(Some(bytes));
             }
             let upstream = match self.upstream.as_mut() {
@@ -342,6 +357,9 @@ impl<C: ControlPort> Flow<C> {
                 Poll::Pending => match self.poll_limits(context) {
                     Some(stop) => self.stop(stop),
                     None => {
+                        if let Some(event) = self.poll_heartbeat(context) {
+                            return Poll::Ready(Some(event));
+                        }
                         self.waker = Some(context.waker().clone());
                         return Poll::Pending;
                     }

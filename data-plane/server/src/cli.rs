@@ -59,6 +59,9 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
 
+    #[command(flatten)]
+    pub(crate) heartbeats: HeartbeatArgs,
+
     /// Log filter, for example `info` or `info,tidegate::access=off`
     #[arg(long, env = "TIDEGATE_LOG", default_value = "info")]
     pub(crate) log: String,
@@ -137,6 +140,29 @@ pub(crate) struct LimitArgs {
     pub(crate) grace: Duration,
 }
 
+/// Signs of life in streams
+#[derive(Debug, clap::Args)]
+pub(crate) struct HeartbeatArgs {
+    /// Milliseconds between two heartbeats of a stream; 0 or less sends none
+    #[arg(
+        long,
+        env = "SSE_HEARTBEAT_INTERVAL_MS",
+        default_value_t = 15_000,
+        allow_negative_numbers = true
+    )]
+    pub(crate) sse_heartbeat_interval_ms: i64,
+
+    /// Whether streams may hold comments, which some clients cannot read: on or off
+    #[arg(
+        long,
+        env = "OMNIROUTE_SSE_COMMENTS",
+        default_value = "on",
+        value_parser = clap::builder::BoolishValueParser::new(),
+        action = clap::ArgAction::Set
+    )]
+    pub(crate) sse_comments: bool,
+}
+
 impl Args {
     /// An error about the settings as a whole, shown as clap shows its own.
     pub(crate) fn refuse(error: impl std::fmt::Display) -> clap::Error {
@@ -151,6 +177,22 @@ mod tests {
     #[test]
     fn definitions_are_consistent() {
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn heartbeats_can_be_switched_off() {
+        let read = |more: &[&str]| {
+            let args = ["x", "--control-plane", "http://127.0.0.1:1"];
+            let args = Args::try_parse_from(args.iter().chain(more)).unwrap();
+            let HeartbeatArgs {
+                sse_heartbeat_interval_ms,
+                sse_comments,
+            } = args.heartbeats;
+            (sse_heartbeat_interval_ms, sse_comments)
+        };
+        assert_eq!(read(&[]), (15_000, true));
+        let off = ["--sse-heartbeat-interval-ms", "-1", "--sse-comments", "off"];
+        assert_eq!(read(&off), (-1, false));
     }
 
     #[test]

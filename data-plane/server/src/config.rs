@@ -10,9 +10,9 @@ use secrecy::SecretString;
 use tidegate_core::ids::EgressId;
 use tidegate_plane_client::PlaneClientConfig;
 use tidegate_plane_client::endpoint::{Address, TlsSettings};
-use tidegate_proxy::{Limits, UpstreamAuthorities};
+use tidegate_proxy::{Heartbeats, Limits, UpstreamAuthorities};
 
-use crate::cli::{Args, LimitArgs, TrustArgs};
+use crate::cli::{Args, HeartbeatArgs, LimitArgs, TrustArgs};
 
 /// Everything the process needs to know.
 #[derive(Debug)]
@@ -42,6 +42,7 @@ impl ServerConfig {
             ready_file,
             require_api_key,
             limits,
+            heartbeats,
             log: _,
         } = args;
         let secure = control_planes
@@ -71,6 +72,10 @@ impl ServerConfig {
             drain_delay,
             grace,
         } = limits;
+        let HeartbeatArgs {
+            sse_heartbeat_interval_ms,
+            sse_comments,
+        } = heartbeats;
         ensure!(max_body_bytes > 0, "--max-body-bytes must not be 0");
         ensure!(max_connections > 0, "--max-connections must not be 0");
         ensure!(!decide_limit.is_zero(), "--decide-limit must not be 0");
@@ -105,6 +110,7 @@ impl ServerConfig {
                 body_time,
                 stall_time,
                 max_connections,
+                heartbeats: Heartbeats::every_ms(sse_heartbeat_interval_ms, sse_comments),
                 egress,
                 upstream_authorities,
                 ..Limits::default()

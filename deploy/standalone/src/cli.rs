@@ -64,6 +64,25 @@ pub(crate) struct RunArguments {
     )]
     pub(crate) grace: Duration,
 
+    /// Milliseconds between two heartbeats of a stream; 0 or less sends none.
+    #[arg(
+        long,
+        env = "SSE_HEARTBEAT_INTERVAL_MS",
+        default_value_t = 15_000,
+        allow_negative_numbers = true
+    )]
+    pub(crate) sse_heartbeat_interval_ms: i64,
+
+    /// Whether streams may hold comments, which some clients cannot read: on or off.
+    #[arg(
+        long,
+        env = "OMNIROUTE_SSE_COMMENTS",
+        default_value = "on",
+        value_parser = clap::builder::BoolishValueParser::new(),
+        action = clap::ArgAction::Set
+    )]
+    pub(crate) sse_comments: bool,
+
     /// Written as JSON with the addresses in use once requests can be served.
     #[arg(long, env = "TIDEGATE_READY_FILE")]
     pub(crate) ready_file: Option<PathBuf>,

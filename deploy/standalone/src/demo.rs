@@ -9,7 +9,7 @@ mod traffic;
 
 use anyhow::Result;
 use tidegate_document::{Machine, parse, resolve};
-use tidegate_proxy::UpstreamAuthorities;
+use tidegate_proxy::{Heartbeats, UpstreamAuthorities};
 
 use crate::cli::DemoArguments;
 use crate::standalone::{Options, Standalone};
@@ -40,6 +40,7 @@ pub(crate) async fn run(arguments: DemoArguments) -> Result<()> {
             admin_token: None,
             require_key: false,
             upstream_authorities: UpstreamAuthorities::default(),
+            heartbeats: Heartbeats::default(),
         },
         loaded,
     )

@@ -14,6 +14,7 @@ mod standalone;
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use tidegate_proxy::Heartbeats;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
@@ -92,6 +93,8 @@ async fn run(arguments: RunArguments) -> Result<(), Failure> {
         admin_token,
         upstream_ca_file,
         grace,
+        sse_heartbeat_interval_ms,
+        sse_comments,
         ready_file,
     } = arguments;
     log_json("info");
@@ -109,6 +112,7 @@ async fn run(arguments: RunArguments) -> Result<(), Failure> {
             admin_token,
             require_key: standalone::key_is_required(),
             upstream_authorities,
+            heartbeats: Heartbeats::every_ms(sse_heartbeat_interval_ms, sse_comments),
         },
         loaded,
     )

@@ -22,7 +22,7 @@ use tidegate_plane_client::endpoint::{Address, ChannelSettings, channel, in_proc
 use tidegate_plane_client::{Limits as PlaneLimits, PlaneClient, PlaneClientConfig};
 use tidegate_proto::admin::v1::ApplyConfigurationRequest;
 use tidegate_proto::admin::v1::admin_service_client::AdminServiceClient;
-use tidegate_proxy::{Limits, Proxy, Surface, UpstreamAuthorities};
+use tidegate_proxy::{Heartbeats, Limits, Proxy, Surface, UpstreamAuthorities};
 use tidegate_store::memory::MemoryHotStore;
 use tidegate_store::seal::{Sealer, SealingKey};
 use tidegate_store_sql::{SqlLimits, SqliteDurableStore};
@@ -58,6 +58,8 @@ pub(crate) struct Options {
     pub(crate) require_key: bool,
     /// Who may sign upstreams' certificates besides the roots of the web.
     pub(crate) upstream_authorities: UpstreamAuthorities,
+    /// Signs of life in streams.
+    pub(crate) heartbeats: Heartbeats,
 }
 
 /// Reads the authorities in a PEM file.
@@ -193,6 +195,7 @@ impl Standalone {
             require_key: options.require_key,
             egress: EgressId::new(EGRESS).ok(),
             upstream_authorities: options.upstream_authorities,
+            heartbeats: options.heartbeats,
             ..Limits::default()
         };
         let proxy = Arc::new(Proxy::new(client.clone(), limits, registry)?);

@@ -5,6 +5,7 @@ use http::{HeaderMap, HeaderValue, Response};
 use tidegate_core::routing::{ALL_MODELS_FAILED, Rejection};
 
 use crate::control_port::ControlPort;
+use crate::heartbeat::{Heartbeat, Names};
 use crate::life::{Ending, Life};
 use crate::metrics::{Counted, RefusalLabels};
 use crate::refusal::Refusal;
@@ -37,6 +38,16 @@ impl<C: ControlPort> Drive<C> {
             drained: self.shared.end.clone(),
             stall_time: self.shared.limits.stall_time,
             open: Counted::new(&self.shared.metrics.streams_open),
+            heartbeat: Heartbeat::begin(
+                self.request.endpoint,
+                self.shared.limits.heartbeats,
+                &Names {
+                    request_id: &life.request_id,
+                    model: &self.request.facts.model,
+                    now: self.shared.control.now(),
+                },
+                self.shared.metrics.heartbeats.clone(),
+            ),
         };
         let body = StreamBody::new(ready.stream, ready.clock, life, around);
         *response.body_mut() = ReplyBody::Stream(Box::pin(body));

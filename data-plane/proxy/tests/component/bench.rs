@@ -214,9 +214,6 @@ fn document([one, two, ant]: [&FakeUpstream; 3], options: &Options) -> Document 
             "config": {"maxRetries": 0}});
         add(&mut document["combos"], talk);
     }
-    if let Some(url) = &options.one_at {
-        document["providers"][0]["baseUrl"] = json!(url);
-    }
     serde_json::from_value(document).unwrap()
 }
 

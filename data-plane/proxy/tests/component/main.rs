@@ -27,6 +27,7 @@ mod fake_control;
 mod fake_leases;
 #[cfg(test)]
 mod http2_upstream;
+mod heartbeats;
 #[cfg(test)]
 mod lease_requests;
 #[cfg(test)]

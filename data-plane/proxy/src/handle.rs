@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use crate::control_port::ControlPort;
 use crate::dispatch::Passed;
 use crate::drive::{Admitted, drive};
+use crate::early;
 use crate::endpoint::{Endpoint, Format, Route};
 use crate::facts;
 use crate::identify;
@@ -141,11 +142,12 @@ async fn ask<C: ControlPort>(
     begun: Instant,
 ) -> Result<Response<ReplyBody>, Refusal> {
     let (head, body) = request.into_parts();
-    let (key, body_names_session) = {
+    let (key, body_names_session, patience) = {
         let snapshot = shared.control.snapshot().ok_or(Refusal::NotConfigured)?;
         let config = &snapshot.config;
         let key = identify::key(&head.headers, config, shared.limits.require_key)?;
-        (key, config.settings.session_affinity_body_keys)
+        let names_session = config.settings.session_affinity_body_keys;
+        (key, names_session, early::patience(config))
     };
     let lease = leasing::of_request(&head.headers, key.as_deref())?;
     let bytes = read::body(&head.headers, body, &shared.limits).await?;
@@ -163,9 +165,18 @@ async fn ask<C: ControlPort>(
     let named = repetitions.name(endpoint, &head.headers, &facts, &body, &passed)?;
     let relay = Relay::begin(shared, endpoint, &head.headers, &facts);
     let run = async {
+        let request_id = shared.next_request_id();
+        let promise = patience.filter(|_| body.stream).map(|patience| {
+            let promise = early::Promise {
+                endpoint,
+                request_id: request_id.clone(),
+                body: body.clone(),
+            };
+            (patience, promise)
+        });
         let life = Life::begin(
             Arc::clone(shared),
-            shared.next_request_id(),
+            request_id,
             endpoint,
             Arc::clone(&facts),
             body.stream,
@@ -177,7 +188,13 @@ async fn ask<C: ControlPort>(
             body,
             facts,
         };
-        drive(Arc::clone(shared), admitted, life, relay).await
+        let answering = drive(Arc::clone(shared), admitted, life, relay);
+        match promise {
+            Some((patience, promise)) => {
+                early::keep(shared, patience, promise, Box::pin(answering)).await
+            }
+            None => answering.await,
+        }
     };
     match named {
         Some(named) => repetitions.once(named, run).await,

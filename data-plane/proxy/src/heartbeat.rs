@@ -147,6 +147,13 @@ impl Heartbeat {
         })
     }
 
+    /// The first one now.
+    #[must_use]
+    pub(crate) fn at_once(mut self) -> Self {
+        self.ticks.reset_immediately();
+        self
+    }
+
     /// Looks at what the client is handed, until the stream has said what it is called.
     pub(crate) fn learns(&mut self, piece: &[u8]) {
         if self.pieces_left == 0 {

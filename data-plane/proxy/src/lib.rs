@@ -19,6 +19,7 @@
 mod control_port;
 mod dispatch;
 mod drive;
+mod early;
 mod endpoint;
 mod event_stream;
 mod facts;

@@ -30,6 +30,7 @@ pub struct Metrics {
     pub(crate) decide_seconds: Histogram,
     pub(crate) streams_open: Gauge,
     pub(crate) heartbeats: Counter,
+    pub(crate) early_keepalives: Family<EarlyLabels, Counter>,
     pub(crate) connections: Gauge,
     pub(crate) handoffs: Family<HandoffLabels, Counter>,
     pub(crate) handoffs_told: Counter,
@@ -192,6 +193,24 @@ pub(crate) struct HandoffLabels {
     pub(crate) end: HandoffEnd,
 }
 
+/// What became of a stream that was promised before there was an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum EarlyEnd {
+    /// A stream.
+    Stream,
+    /// A whole answer.
+    Whole,
+    /// An error.
+    Error,
+    /// The client left before.
+    Left,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct EarlyLabels {
+    pub(crate) end: EarlyEnd,
+}
+
 /// What a session asks about its lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum LeaseAction {
@@ -270,6 +289,12 @@ label_words!(HandoffEnd {
     NotKept => "not_kept",
     Stopped => "stopped",
 });
+label_words!(EarlyEnd {
+    Stream => "stream",
+    Whole => "whole",
+    Error => "error",
+    Left => "left",
+});
 label_words!(LeaseAction {
     Acquire => "acquire",
     Renew => "renew",
@@ -339,6 +364,7 @@ impl Metrics {
             decide_seconds: Histogram::new(exponential_buckets(0.000_1, 2.0, 14)),
             streams_open: Gauge::default(),
             heartbeats: Counter::default(),
+            early_keepalives: Family::default(),
             connections: Gauge::default(),
             handoffs: Family::default(),
             handoffs_told: Counter::default(),
@@ -383,6 +409,9 @@ impl Metrics {
         }
         for &end in IdempotencyEnd::ALL {
             drop(self.idempotency.get_or_create(&IdempotencyLabels { end }));
+        }
+        for &end in EarlyEnd::ALL {
+            drop(self.early_keepalives.get_or_create(&EarlyLabels { end }));
         }
         for &end in QueueEnd::ALL {
             drop(self.queue.get_or_create(&QueueLabels { end }));
@@ -469,6 +498,11 @@ impl Metrics {
             "heartbeats",
             "Signs of life of our own in streams",
             self.heartbeats.clone(),
+        );
+        registry.register(
+            "early_keepalives",
+            "Streams promised before there was an answer, by what it came to",
+            self.early_keepalives.clone(),
         );
         registry.register(
             "handoffs",

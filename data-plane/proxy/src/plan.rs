@@ -12,13 +12,28 @@ mod one_chunk;
 mod part;
 mod pipeline;
 
+use bytes::Bytes;
 use tidegate_core::routing::Plan;
 
 use crate::control_port::ControlPort;
 use crate::drive::{Drive, End};
+use crate::endpoint::Endpoint;
 use crate::refusal::Refusal;
+use crate::request::RequestBody;
+use crate::sse::Dialect;
 
 pub(crate) use bodies::{Conversation, text};
+
+/// A whole answer to a request that asked for a stream, as a stream of one chunk (decision 32). `None` when it is no answer
+/// of the endpoint.
+pub(crate) fn one_chunk(endpoint: Endpoint, asked: &RequestBody, answer: &[u8]) -> Option<Bytes> {
+    if endpoint == Endpoint::Completions {
+        return one_chunk::legacy(answer);
+    }
+    let wants_usage =
+        Conversation::of(endpoint, asked).is_ok_and(|conversation| conversation.wants_usage());
+    one_chunk::stream(Dialect::of(endpoint), answer, wants_usage)
+}
 
 /// Carries a plan out.
 ///

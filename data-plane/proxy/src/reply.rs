@@ -2,10 +2,12 @@
 
 mod body;
 mod error;
+mod in_band;
 mod kept;
 
 pub(crate) use body::ReplyBody;
-pub(crate) use error::{ErrorContext, in_band, refuse};
+pub(crate) use error::{ErrorContext, refuse};
+pub(crate) use in_band::{in_band, in_band_answer};
 
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue};

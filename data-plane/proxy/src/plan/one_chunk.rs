@@ -23,6 +23,15 @@ pub(super) fn stream(dialect: Dialect, body: &[u8], with_usage: bool) -> Option<
     Some(events.written.into())
 }
 
+/// The stream of a legacy completion, whose chunks look like the whole.
+pub(super) fn legacy(body: &[u8]) -> Option<Bytes> {
+    let Value::Object(answer) = serde_json::from_slice(body).ok()? else {
+        return None;
+    };
+    answer.get("choices")?.as_array()?;
+    Some(format!("data: {}\n\ndata: [DONE]\n\n", Value::Object(answer)).into())
+}
+
 #[derive(Default)]
 struct Events {
     written: String,
@@ -282,6 +291,15 @@ mod tests {
     }
 
     #[test]
+    fn a_legacy_completion_is_its_own_chunk() {
+        let body = "{\"choices\":\n[{\"text\":\"ahoy\",\"finish_reason\":\"stop\"}]}";
+        let mut passage = Passage::new(Dialect::Chat);
+        assert!(!passage.take(legacy(body.as_bytes()).unwrap()));
+        assert!(passage.is_ready());
+        assert_eq!(passage.end(), End::Closed);
+    }
+
+    #[test]
     fn a_message_keeps_all_its_blocks() {
         let events = events(Dialect::Messages, true);
         let kinds: Vec<_> = events.iter().map(|event| event["type"].clone()).collect();
@@ -327,5 +345,6 @@ mod tests {
         for dialect in [Dialect::Chat, Dialect::Messages, Dialect::Responses] {
             assert!(stream(dialect, body.as_bytes(), true).is_none());
         }
+        assert!(legacy(body.as_bytes()).is_none());
     }
 }

@@ -1,6 +1,5 @@
 //! Errors in the client's format (`sessions-and-streams.md` §5.2, `routing.md` §7.2).
 
-use bytes::Bytes;
 use http::header::{ALLOW, CONNECTION, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use serde_json::{Map, Value, json};
@@ -10,7 +9,6 @@ use super::{JSON, ReplyBody};
 use crate::endpoint::Format;
 use crate::redact;
 use crate::refusal::Refusal;
-use crate::sse::Dialect;
 
 /// Most entries of a list in `diagnostics`.
 const MAX_LISTED: usize = 64;
@@ -160,7 +158,7 @@ fn recovery(rejection: &Rejection) -> (&'static str, &'static str) {
     }
 }
 
-fn openai_type(status: StatusCode) -> &'static str {
+pub(super) fn openai_type(status: StatusCode) -> &'static str {
     match status.as_u16() {
         401 => "authentication_error",
         403 => "permission_error",
@@ -171,7 +169,7 @@ fn openai_type(status: StatusCode) -> &'static str {
     }
 }
 
-fn anthropic_type(status: StatusCode) -> &'static str {
+pub(super) fn anthropic_type(status: StatusCode) -> &'static str {
     match status.as_u16() {
         401 => "authentication_error",
         402 => "billing_error",
@@ -183,32 +181,6 @@ fn anthropic_type(status: StatusCode) -> &'static str {
         503 | 529 => "overloaded_error",
         504 => "timeout_error",
         _ => "api_error",
-    }
-}
-
-/// The event that tells a client, inside a stream it already reads, that the stream failed (decision 52).
-/// `sequence` is the last sequence number the client has seen.
-pub(crate) fn in_band(dialect: Dialect, code: &str, message: &str, sequence: Option<u64>) -> Bytes {
-    match dialect {
-        Dialect::Chat => {
-            let body = json!({"error": {
-                "message": message, "type": "server_error", "param": null, "code": code,
-            }});
-            format!("data: {body}\n\n").into()
-        }
-        Dialect::Responses => {
-            let body = json!({
-                "type": "error", "code": code, "message": message, "param": null,
-                "sequence_number": sequence.map_or(0, |last| last.saturating_add(1)),
-            });
-            format!("data: {body}\n\n").into()
-        }
-        Dialect::Messages => {
-            let body = json!({"type": "error", "error": {
-                "type": "api_error", "message": message, "code": code,
-            }});
-            format!("event: error\ndata: {body}\n\n").into()
-        }
     }
 }
 

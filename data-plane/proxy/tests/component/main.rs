@@ -20,6 +20,8 @@ mod compressed;
 #[cfg(test)]
 mod drain;
 #[cfg(test)]
+mod early;
+#[cfg(test)]
 mod fail_over;
 #[cfg(test)]
 mod fake_control;

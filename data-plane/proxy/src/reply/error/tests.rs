@@ -90,24 +90,3 @@ async fn a_rejection_has_anthropics_shape_for_its_clients() {
     assert_eq!(body["error"]["type"], "overloaded_error");
     assert_eq!(body["error"]["code"], "all_targets_cooling_down");
 }
-
-#[test]
-fn in_band_errors_are_whole_events_of_the_dialect() {
-    let text = |dialect, sequence| {
-        let bytes = in_band(dialect, "stream_terminated", "it broke", sequence);
-        String::from_utf8(bytes.to_vec()).unwrap()
-    };
-    let data = |text: &str| -> Value {
-        let line = text.lines().find_map(|line| line.strip_prefix("data: "));
-        serde_json::from_str(line.unwrap()).unwrap()
-    };
-    let chat = text(Dialect::Chat, None);
-    assert!(chat.starts_with("data: ") && chat.ends_with("\n\n"));
-    assert_eq!(data(&chat)["error"]["code"], "stream_terminated");
-    let messages = text(Dialect::Messages, None);
-    assert!(messages.starts_with("event: error\ndata: "));
-    assert_eq!(data(&messages)["error"]["type"], "api_error");
-    let responses = text(Dialect::Responses, Some(7));
-    assert_eq!(data(&responses)["type"], "error");
-    assert_eq!(data(&responses)["sequence_number"], 8);
-}

@@ -4,10 +4,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http_body_util::BodyExt as _;
+use serde_json::json;
 use tidegate_core::outcome::{LocalFault, Outcome};
 use tidegate_fake_upstream::{Ending, Mode, Selector};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
 
-use crate::bench::{Bench, LIMIT, Options, chat};
+use crate::bench::{Bench, KEY, LIMIT, Options, chat};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -103,6 +106,129 @@ async fn vector_routing_v_cw12() {
         .await;
     assert_eq!(bench.one.log().count(&Selector::any()), 1);
     let end = "tidegate_dp_requests_total{endpoint=\"chat_completions\",end=\"client_abort\"}";
+    assert!((bench.metric(end).await - 1.0).abs() < 0.5);
+}
+
+/// Nothing was decided yet, so there is nothing to give back.
+#[tokio::test]
+async fn a_client_that_leaves_within_its_body_was_never_there() {
+    let bench = Bench::start().await;
+    for part in ["", "{\"model\":", "{\"model\":\"one/m\"}"] {
+        let mut stream = TcpStream::connect(bench.addr).await.unwrap();
+        let head = format!(
+            "POST {CHAT} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\ncontent-length: 50\r\n\r\n{part}"
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let open = async {
+            while bench.metric("tidegate_dp_connections").await < 1.5 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(LIMIT, open).await.unwrap();
+        drop(stream);
+        let closed = async {
+            // The other one is the one that asks for metrics.
+            while bench.metric("tidegate_dp_connections").await > 1.5 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(LIMIT, closed).await.unwrap();
+    }
+    let heard = bench.control.heard();
+    assert_eq!((heard.asks, heard.abandoned.len()), (0, 0));
+    assert_eq!(bench.one.log().count(&Selector::any()), 0);
+    assert!(in_flight(&bench).await.abs() < 0.5);
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_while_it_waits_for_a_permit_gives_its_place_back() {
+    let bench = Bench::start().await;
+    bench.one.set_default(Mode::status(503));
+    bench.control.is_full.store(true, Ordering::Relaxed);
+    leave_when(&bench, "duo", |bench| {
+        bench.control.heard().awaited.len() == 1
+    })
+    .await;
+    bench
+        .until("the attempt", |bench| {
+            bench.control.heard().abandoned.len() == 1
+        })
+        .await;
+    let heard = bench.control.heard();
+    assert_eq!(heard.abandoned[0].0, heard.awaited[0]);
+    assert_eq!(heard.reports.len(), 1, "of the attempt that failed");
+    assert_eq!(heard.released.len(), 1, "of the same");
+    assert_eq!(bench.two.log().count(&Selector::any()), 0);
+    assert!(in_flight(&bench).await.abs() < 0.5);
+}
+
+async fn until_queued(bench: &Bench, count: f64) {
+    let queued = async {
+        while (bench.metric("tidegate_dp_queued").await - count).abs() > 0.5 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(LIMIT, queued).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_a_queue_frees_its_place() {
+    let bench = Bench::start_with(Options {
+        settings: json!({"requestQueue": {"concurrentRequests": 1, "maxQueueDepth": 1}}),
+        ..Options::default()
+    })
+    .await;
+    bench.one.set_default(Mode::Hang);
+    let body = chat("one/m", true);
+    let running = bench.client.open_post(CHAT, &body);
+    let leaving = async {
+        bench
+            .until("the first one", |bench| {
+                bench.one.log().count(&Selector::any()) == 1
+            })
+            .await;
+        // The second one finds the place free that the first one left.
+        for _ in 0..2 {
+            tokio::select! {
+                _reply = bench.client.open_post(CHAT, &body) => panic!("there was an answer"),
+                () = until_queued(&bench, 1.0) => {}
+            }
+            until_queued(&bench, 0.0).await;
+        }
+    };
+    tokio::select! {
+        _response = running => panic!("there was an answer"),
+        () = leaving => {}
+    }
+    let refused = "tidegate_dp_queue_total{end=\"refused\"}";
+    assert!(bench.metric(refused).await < 0.5);
+    assert_eq!(bench.one.log().count(&Selector::any()), 1);
+    bench
+        .until("the end", |bench| bench.control.outcomes().len() == 1)
+        .await;
+    assert_eq!(bench.control.outcomes(), [Outcome::ClientAbort]);
+}
+
+/// It has its whole answer, whatever the upstream still does.
+#[tokio::test]
+async fn a_client_that_leaves_after_the_last_event_has_its_answer() {
+    let bench = Bench::start().await;
+    bench.one.set_default(Mode::Stall { events: 1_000 });
+    let response = bench.client.open_post(CHAT, &chat("one/m", true)).await;
+    let mut body = response.into_body();
+    let mut text = String::new();
+    while !text.ends_with("data: [DONE]\n\n") {
+        let frame = tokio::time::timeout(LIMIT, body.frame()).await.unwrap();
+        let data = frame.unwrap().unwrap().into_data().unwrap();
+        text.push_str(std::str::from_utf8(&data).unwrap());
+    }
+    drop(body);
+    bench
+        .until("the end", |bench| bench.control.heard().released.len() == 1)
+        .await;
+    assert_eq!(bench.control.outcomes(), [Outcome::Success]);
+    assert_eq!(bench.control.heard().usages.len(), 1);
+    let end = "tidegate_dp_requests_total{endpoint=\"chat_completions\",end=\"complete\"}";
     assert!((bench.metric(end).await - 1.0).abs() < 0.5);
 }
 

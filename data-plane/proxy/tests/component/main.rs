@@ -29,6 +29,8 @@ mod fake_control;
 mod fake_leases;
 #[cfg(test)]
 mod http2_upstream;
+mod framing;
+#[cfg(test)]
 mod heartbeats;
 #[cfg(test)]
 mod lease_requests;

@@ -8,7 +8,7 @@ from anthropic import Anthropic
 from client_run import parse_args, run_modes
 
 MESSAGES = [{"role": "user", "content": "hi"}]
-args = parse_args(__doc__, ["json", "stream"], ["json", "stream"])
+args = parse_args(__doc__, ["json", "stream", "count_tokens"], ["json", "stream"])
 client = Anthropic(
     base_url=args.base_url,
     api_key=args.key,
@@ -44,4 +44,11 @@ def messages_stream(model, progress):
     return {"usage": usage, "headers": headers}
 
 
-sys.exit(run_modes(args, {"json": messages, "stream": messages_stream}))
+def count_tokens(model, _progress):
+    counted = client.messages.count_tokens(model=model, messages=MESSAGES)
+    assert counted.input_tokens > 0, counted
+    return {"usage": counted.input_tokens}
+
+
+modes = {"json": messages, "stream": messages_stream, "count_tokens": count_tokens}
+sys.exit(run_modes(args, modes))

@@ -8,7 +8,19 @@ from openai import OpenAI
 from client_run import parse_args, run_modes
 
 MESSAGES = [{"role": "user", "content": "hi"}]
-MODES = ["json", "stream", "responses", "responses_stream", "embeddings", "models"]
+MODES = [
+    "json",
+    "stream",
+    "responses",
+    "responses_stream",
+    "embeddings",
+    "models",
+    "stream_helper",
+    "responses_helper",
+    "completions",
+    "completions_stream",
+    "input_tokens",
+]
 args = parse_args(__doc__, MODES, ["json", "stream"])
 client = OpenAI(
     base_url=args.base_url,
@@ -87,5 +99,76 @@ def models(_model, _progress):
     return {"models": names}
 
 
-functions = [chat, chat_stream, responses, responses_stream, embeddings, models]
+def stream_helper(model, progress):
+    """The helper adds up what the chunks say, and is strict about them."""
+    empty = 0
+    with client.chat.completions.stream(model=model, messages=MESSAGES) as stream:
+        for event in stream:
+            if event.type == "content.delta":
+                progress.add(event.delta)
+            elif event.type == "chunk" and event.chunk.choices:
+                choice = event.chunk.choices[0]
+                empty += not choice.delta.to_dict() and choice.finish_reason is None
+        completion = stream.get_final_completion()
+    assert completion.choices[0].message.content == progress.text, "deltas and final text differ"
+    assert completion.choices[0].finish_reason == "stop", completion.choices[0].finish_reason
+    return {"empty": empty}
+
+
+def responses_helper(model, progress):
+    """The helper knows the life of a response, and refuses events that do not fit into it."""
+    in_progress, numbers = 0, []
+    with client.responses.stream(model=model, input="hi") as stream:
+        for event in stream:
+            numbers.append(event.sequence_number)
+            if event.type == "response.output_text.delta":
+                progress.add(event.delta)
+            elif event.type == "response.in_progress":
+                assert event.response.status == "in_progress", event
+                in_progress += 1
+        response = stream.get_final_response()
+    assert response.output_text == progress.text, "deltas and final text differ"
+    assert numbers == sorted(numbers), numbers
+    return {"in_progress": in_progress}
+
+
+def completions(model, progress):
+    completion = client.completions.create(model=model, prompt="hi")
+    progress.add(completion.choices[0].text)
+    assert completion.choices[0].text, "no text"
+    assert completion.choices[0].finish_reason == "stop", completion.choices[0].finish_reason
+    return {"usage": completion.usage.total_tokens}
+
+
+def completions_stream(model, progress):
+    finish = None
+    with client.completions.create(model=model, prompt="hi", stream=True) as stream:
+        for chunk in stream:
+            if chunk.choices[0].text:
+                progress.add(chunk.choices[0].text)
+            finish = chunk.choices[0].finish_reason or finish
+    assert progress.chunks > 0, "no chunk"
+    assert finish == "stop", f"finish reason {finish}"
+    return {}
+
+
+def input_tokens(model, _progress):
+    counted = client.responses.input_tokens.count(model=model, input="hi")
+    assert counted.input_tokens > 0, counted
+    return {"usage": counted.input_tokens}
+
+
+functions = [
+    chat,
+    chat_stream,
+    responses,
+    responses_stream,
+    embeddings,
+    models,
+    stream_helper,
+    responses_helper,
+    completions,
+    completions_stream,
+    input_tokens,
+]
 sys.exit(run_modes(args, dict(zip(MODES, functions, strict=True))))

@@ -1,5 +1,7 @@
 //! Both planes in one process: real SDK clients, restarts, bad configuration, the demo.
 
+mod streams;
+
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
@@ -22,7 +24,7 @@ struct Standalone {
     http: SocketAddr,
     grpc: SocketAddr,
     openai: FakeUpstream,
-    _anthropic: FakeUpstream,
+    anthropic: FakeUpstream,
     _folder: ScratchDir,
 }
 
@@ -33,6 +35,14 @@ impl Standalone {
 
     /// With the document changed.
     async fn start_with(change: impl FnOnce(String) -> String) -> Result<Self> {
+        Self::start_with_env(&[], change).await
+    }
+
+    /// With the document changed, and further environment.
+    async fn start_with_env(
+        env: &[(&str, &str)],
+        change: impl FnOnce(String) -> String,
+    ) -> Result<Self> {
         let folder = ScratchDir::new("standalone")?;
         let (openai, anthropic) = (FakeUpstream::start().await?, FakeUpstream::start().await?);
         std::fs::write(folder.path().join("client.key"), CLIENT_KEY)?;
@@ -43,7 +53,11 @@ impl Standalone {
         let (http, grpc) = (ReservedPort::reserve()?, ReservedPort::reserve()?);
         let (http_addr, grpc_addr) = (http.addr(), grpc.addr());
         drop((http, grpc));
-        let process = ProcessBuilder::workspace_binary("tidegate")?
+        let mut process = ProcessBuilder::workspace_binary("tidegate")?;
+        for (name, value) in env {
+            process = process.env(*name, *value);
+        }
+        let process = process
             .arg("run")
             .args(["--listen", &http_addr.to_string()])
             .args(["--grpc-listen", &grpc_addr.to_string()])
@@ -56,7 +70,7 @@ impl Standalone {
             http: http_addr,
             grpc: grpc_addr,
             openai,
-            _anthropic: anthropic,
+            anthropic,
             _folder: folder,
         })
     }

@@ -19,6 +19,9 @@ pub const MAX_OVERLAP_CHARS: usize = 512;
 /// A shorter overlap says that the model began anew.
 pub const MIN_OVERLAP_CHARS: usize = 8;
 
+/// The longest finish reason that is kept.
+const MAX_REASON_BYTES: usize = 64;
+
 /// What a client was given of a chat turn so far.
 #[derive(Clone, Debug, Default)]
 pub struct Turn {
@@ -30,6 +33,7 @@ pub struct Turn {
     has_reasoning: bool,
     has_choices: bool,
     ending: Option<Ending>,
+    finish_reason: Option<String>,
 }
 
 /// How a turn said that it is complete.
@@ -75,6 +79,9 @@ impl Turn {
 
     /// It holds a finish reason.
     pub fn finish(&mut self, reason: &str) {
+        if reason.len() <= MAX_REASON_BYTES {
+            self.finish_reason.get_or_insert_with(|| reason.to_owned());
+        }
         let ending = if reason == "stop" {
             Ending::Stop
         } else {
@@ -94,13 +101,30 @@ impl Turn {
     /// Whether the rest may be asked for after `continued` times.
     #[must_use]
     pub fn may_continue(&self, continued: u32) -> bool {
-        let is_plain = !self.has_tool_call && !self.has_choices && !self.is_too_long;
         let is_unfinished = match self.ending {
             None => !self.text.is_empty(),
             Some(Ending::Stop) => self.text.is_empty() && self.has_reasoning,
             Some(Ending::Other) => false,
         };
-        continued < MAX_CONTINUATIONS && self.has_chunk && is_plain && is_unfinished
+        continued < MAX_CONTINUATIONS && self.has_chunk && self.is_plain() && is_unfinished
+    }
+
+    /// Whether it holds nothing but text and reasoning of one choice, and not too much of it.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        !self.has_tool_call && !self.has_choices && !self.is_too_long
+    }
+
+    /// Whether it said that it is complete.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.ending.is_some()
+    }
+
+    /// The finish reason, if there was one that is not too long to be one.
+    #[must_use]
+    pub fn finish_reason(&self) -> Option<&str> {
+        self.finish_reason.as_deref()
     }
 
     /// The text so far, as the model is shown it; empty once it is too long.

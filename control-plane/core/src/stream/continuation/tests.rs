@@ -160,3 +160,29 @@ proptest! {
         }
     }
 }
+
+#[rstest]
+#[case::text("chunk text reasoning stop", true, Some("stop"))]
+#[case::nothing_yet("chunk text", true, None)]
+#[case::the_end_alone("chunk text done", true, None)]
+#[case::a_tool_call("chunk text tool tool_calls", false, Some("tool_calls"))]
+#[case::a_further_choice("chunk text choice length", false, Some("length"))]
+#[case::two_reasons("chunk length stop", true, Some("length"))]
+fn a_turn_tells_what_it_holds_and_how_it_ended(
+    #[case] events: &str,
+    #[case] is_plain: bool,
+    #[case] finish_reason: Option<&str>,
+) {
+    let turn = turn(events);
+    assert_eq!(turn.is_plain(), is_plain);
+    assert_eq!(turn.finish_reason(), finish_reason);
+    let has_ended = finish_reason.is_some() || events.contains("done");
+    assert_eq!(turn.has_ended(), has_ended);
+}
+
+#[test]
+fn a_reason_that_is_too_long_to_be_one_is_not_kept() {
+    let mut turn = Turn::default();
+    turn.finish(&"x".repeat(MAX_REASON_BYTES + 1));
+    assert_eq!((turn.finish_reason(), turn.has_ended()), (None, true));
+}

@@ -290,6 +290,15 @@ impl PlaneClient {
         }
     }
 
+    /// The id of an attempt that nobody is asked about: a request goes once more to where it went.
+    #[must_use]
+    pub fn next_unasked_attempt(&self) -> AttemptId {
+        AttemptId {
+            plane: self.inner.incarnation,
+            number: self.inner.permits.next_unasked_number(),
+        }
+    }
+
     /// Configuration and credentials in force; `None` until there are any.
     #[must_use]
     pub fn snapshot(&self) -> Option<Arc<Snapshot>> {

@@ -118,6 +118,13 @@ impl Permits {
         number
     }
 
+    /// The number of an attempt that is sent without a question: nothing is granted to it.
+    pub(crate) fn next_unasked_number(&self) -> u64 {
+        let _in_order = self.state.lock();
+        let before = self.newest.fetch_add(1, Ordering::Relaxed);
+        before.saturating_add(1)
+    }
+
     /// The newest number given out.
     pub(crate) fn newest(&self) -> u64 {
         self.newest.load(Ordering::Relaxed)

@@ -23,6 +23,9 @@ use tidegate_plane_client::{
 pub trait ControlPort: Send + Sync + 'static {
     /// The id of the next attempt; each is handed out once.
     fn next_attempt(&self) -> AttemptId;
+    /// The id of an attempt that nobody is asked about and nothing is granted to: a request goes once more to where it
+    /// went.
+    fn next_unasked_attempt(&self) -> AttemptId;
     /// The newest configuration, if there ever was one.
     fn snapshot(&self) -> Option<Arc<Snapshot>>;
     /// The store's time as known here.
@@ -96,6 +99,10 @@ pub trait ControlPort: Send + Sync + 'static {
 impl<T: ControlPort> ControlPort for Arc<T> {
     fn next_attempt(&self) -> AttemptId {
         T::next_attempt(self)
+    }
+
+    fn next_unasked_attempt(&self) -> AttemptId {
+        T::next_unasked_attempt(self)
     }
 
     fn snapshot(&self) -> Option<Arc<Snapshot>> {

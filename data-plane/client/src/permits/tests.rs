@@ -45,6 +45,16 @@ fn the_message_names_what_is_held_and_what_asked() {
 }
 
 #[test]
+fn an_attempt_that_nobody_is_asked_about_is_not_told_of() {
+    let permits = permits();
+    let asked = permits.next_number();
+    assert_eq!(permits.next_unasked_number(), asked + 1);
+    permits.hold(asked, pool("a"));
+    let message = permits.message().unwrap();
+    assert_eq!((message.newest, message.asked), (2, vec![asked]));
+}
+
+#[test]
 fn what_is_given_back_is_named_until_it_was_heard() {
     let permits = permits();
     permits.hold(1, pool("a"));

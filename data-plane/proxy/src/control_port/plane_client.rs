@@ -19,6 +19,10 @@ impl ControlPort for PlaneClient {
         Self::next_attempt(self)
     }
 
+    fn next_unasked_attempt(&self) -> AttemptId {
+        Self::next_unasked_attempt(self)
+    }
+
     fn snapshot(&self) -> Option<Arc<Snapshot>> {
         Self::snapshot(self)
     }

@@ -7,9 +7,11 @@ use std::time::Duration;
 use parking_lot::RwLock;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
-use tidegate_core::config::Document;
+use tidegate_core::config::{Config, Document};
+use tidegate_core::routing::Counters;
+use tidegate_core::settings::Overrides;
 use tidegate_fake_upstream::FakeUpstream;
-use tidegate_plane_client::Deadlines;
+use tidegate_plane_client::{Credential, Deadlines, Snapshot};
 use tidegate_proxy::{Limits, Proxy, Surface};
 use tokio::net::TcpListener;
 use tokio_util::task::TaskTracker;
@@ -117,6 +119,12 @@ impl Bench {
             client: Client::new(addr, KEY),
             tasks,
         }
+    }
+
+    /// Other options are in force at the data plane from now on, as far as they are configuration.
+    pub(crate) fn set(&self, options: &Options) {
+        let upstreams = [&self.one, &self.two, &self.ant];
+        self.control.configure(document(upstreams, options));
     }
 
     /// Waits until `condition` holds.
@@ -244,6 +252,28 @@ fn combos(duo: &Value, plans: bool) -> Value {
         {"name": "ant-chain", "strategy": "pipeline", "steps": [brief("ant/m"), "ant/n"],
          "config": chain},
     ])
+}
+
+/// What a data plane has of a document.
+pub(crate) fn snapshot(document: Document) -> Arc<Snapshot> {
+    let config = Config::build(document, 1, &Overrides::default()).unwrap();
+    let credentials = config
+        .connections
+        .keys()
+        .map(|connection| {
+            let credential = Credential {
+                version: 3,
+                secret: format!("sk-{connection}").into(),
+            };
+            (connection.clone(), credential)
+        })
+        .collect();
+    Arc::new(Snapshot {
+        credentials_revision: 0,
+        counters: Arc::new(Counters::of(&config, None, 0)),
+        config: Arc::new(config),
+        credentials,
+    })
 }
 
 /// A chat request.

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tidegate_core::admission::{Admitted, Pace, PaceLimits};
 use tidegate_core::catalogue::{Catalogue, ModelInfo};
 use tidegate_core::classify::{ClassifyContext, classify};
-use tidegate_core::config::{Config, Document};
+use tidegate_core::config::Document;
 use tidegate_core::ids::{
     AttemptId, ConnectionId, KeyId, ModelId, PlaneIncarnation, ProviderId, Shard,
 };
@@ -17,26 +17,28 @@ use tidegate_core::lease::{LeaseError, LeaseName, Lifecycle};
 use tidegate_core::outcome::{Attempt, AttemptOutcome};
 use tidegate_core::routing::relay::{HandoffName, Note, Served, Standing, Terms, wanted};
 use tidegate_core::routing::{
-    self, AttemptsSoFar, Counters, Decision, DecisionTurns, Input, PriorAttempt, Rejection, View,
+    self, AttemptsSoFar, Decision, DecisionTurns, Input, PriorAttempt, View,
 };
-use tidegate_core::settings::Overrides;
 use tidegate_core::state::apply::{Subject, apply};
 use tidegate_core::state::{ConnectionState, Event, ProviderState};
 use tidegate_core::telemetry::NoTelemetry;
 use tidegate_core::time::Timestamp;
 use tidegate_core::version::Version;
 use tidegate_plane_client::{
-    Admission, AdmissionAsk, Answer, Ask, Credential, Deadlines, Dispatch, LeaseAnswer, Leased,
+    Admission, AdmissionAsk, Answer, Ask, Deadlines, Dispatch, LeaseAnswer, Leased,
     Lesson, Observation, PermitWait, PermitWaited, Running, Snapshot, Step, Success, Usage,
 };
 use tidegate_proxy::ControlPort;
 use tokio::sync::Notify;
 
-use crate::fake_leases::FakeLeases;
+use crate::bench::snapshot;
+use crate::fake_leases::{FakeLeases, refused};
 
 /// See the module's documentation.
 pub(crate) struct FakeControl {
     snapshot: Option<Arc<Snapshot>>,
+    /// Came later.
+    newer_snapshot: Mutex<Option<Arc<Snapshot>>>,
     pub(crate) deadlines: Deadlines,
     hot: Mutex<Hot>,
     heard: Mutex<Heard>,
@@ -115,27 +117,15 @@ impl View for Hot {
 impl FakeControl {
     /// With a document, every connection of which has the credential `sk-<connection>`.
     pub(crate) fn new(document: Document, deadlines: Deadlines) -> Self {
-        let config = Config::build(document, 1, &Overrides::default()).unwrap();
-        let credentials = config
-            .connections
-            .keys()
-            .map(|connection| {
-                let credential = Credential {
-                    version: 3,
-                    secret: format!("sk-{connection}").into(),
-                };
-                (connection.clone(), credential)
-            })
-            .collect();
         Self {
-            snapshot: Some(Arc::new(Snapshot {
-                credentials_revision: 0,
-                counters: Arc::new(Counters::of(&config, None, 0)),
-                config: Arc::new(config),
-                credentials,
-            })),
+            snapshot: Some(snapshot(document)),
             ..Self::unconfigured(deadlines)
         }
+    }
+
+    /// Another document is in force at the data plane; decisions are made with the first one.
+    pub(crate) fn configure(&self, document: Document) {
+        *self.newer_snapshot.lock() = Some(snapshot(document));
     }
 
     /// The same, where a model is known to take only so many tools.
@@ -155,6 +145,7 @@ impl FakeControl {
     pub(crate) fn unconfigured(deadlines: Deadlines) -> Self {
         Self {
             snapshot: None,
+            newer_snapshot: Mutex::default(),
             deadlines,
             hot: Mutex::default(),
             heard: Mutex::default(),
@@ -328,23 +319,6 @@ impl FakeControl {
     }
 }
 
-/// What a control plane says where a rule of leases refuses.
-fn refused(error: LeaseError) -> Rejection {
-    Rejection {
-        status: error.status(),
-        code: error.code().to_owned(),
-        error_type: "lease_error".to_owned(),
-        message: error.to_string(),
-        retry_after_secs: error.retry_after_seconds(),
-        pass_through: false,
-        terminal_reason: error.code().to_owned(),
-        pool_size: 1,
-        attempted: 0,
-        excluded: Vec::new(),
-        lease: Some(error),
-    }
-}
-
 impl ControlPort for FakeControl {
     fn next_attempt(&self) -> AttemptId {
         AttemptId {
@@ -353,8 +327,13 @@ impl ControlPort for FakeControl {
         }
     }
 
+    fn next_unasked_attempt(&self) -> AttemptId {
+        self.next_attempt()
+    }
+
     fn snapshot(&self) -> Option<Arc<Snapshot>> {
-        self.snapshot.clone()
+        let newer = self.newer_snapshot.lock().clone();
+        newer.or_else(|| self.snapshot.clone())
     }
 
     fn now(&self) -> Timestamp {

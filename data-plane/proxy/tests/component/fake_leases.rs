@@ -8,6 +8,7 @@ use tidegate_core::ids::{ConnectionId, KeyId, ProviderId};
 use tidegate_core::lease::{
     Action, Generation, LeaseError, LeaseName, LeaseState, LeaseSummary, Lifecycle,
 };
+use tidegate_core::routing::Rejection;
 use tidegate_core::time::Timestamp;
 use tidegate_plane_client::{LeaseAnswer, LeasePlace, Leased};
 use tokio_util::sync::CancellationToken;
@@ -105,5 +106,22 @@ impl FakeLeases {
         *self.running.lock() += 1;
         let running = Arc::clone(&self.running);
         Ok(Leased::new(cut, move || *running.lock() -= 1))
+    }
+}
+
+/// What a control plane says where a rule of leases refuses.
+pub(crate) fn refused(error: LeaseError) -> Rejection {
+    Rejection {
+        status: error.status(),
+        code: error.code().to_owned(),
+        error_type: "lease_error".to_owned(),
+        message: error.to_string(),
+        retry_after_secs: error.retry_after_seconds(),
+        pass_through: false,
+        terminal_reason: error.code().to_owned(),
+        pool_size: 1,
+        attempted: 0,
+        excluded: Vec::new(),
+        lease: Some(error),
     }
 }

@@ -7,6 +7,7 @@ use tidegate_core::config::Protocol;
 use tidegate_plane_client::{Dispatch, Snapshot};
 
 use crate::endpoint::Endpoint;
+use crate::event_stream::Reading;
 use crate::reply::{EVENT_STREAM, JSON};
 use crate::request::{Changes, MaxOutput, RequestBody};
 use crate::upstream::Pieces;
@@ -88,6 +89,8 @@ impl std::hash::Hash for Passed {
 pub(crate) struct Prepared {
     pub(crate) request: Request<Pieces>,
     pub(crate) credential_version: u64,
+    /// How its answer is read if it is a stream, by the settings in force now.
+    pub(crate) reading: Reading,
 }
 
 /// Builds the request for a decision.
@@ -147,6 +150,7 @@ pub(crate) fn prepare(
     Ok(Prepared {
         request,
         credential_version: credential.version,
+        reading: Reading::of(endpoint, &snapshot.config),
     })
 }
 

@@ -6,7 +6,8 @@
 
 mod admission;
 mod answer;
-mod fence;
+mod cooldown;
+mod holdback;
 mod permit;
 mod remarks;
 mod source;
@@ -21,19 +22,19 @@ use parking_lot::Mutex;
 use tidegate_core::admission::{Terms, terms};
 use tidegate_core::config::Strategy;
 use tidegate_core::ids::{AttemptId, ConnectionId};
-use tidegate_core::outcome::{CommonFailure, LocalFault, Outcome};
-use tidegate_core::routing::{
-    AttemptsSoFar, Plan, PriorAttempt, Rejection, RequestFacts, WaitKind,
-};
+use tidegate_core::outcome::{CommonFailure, LocalFault, Outcome, StreamFault};
+use tidegate_core::routing::{AttemptsSoFar, Plan, PriorAttempt, Rejection, RequestFacts};
 use tidegate_plane_client::{
     Answer, Ask, Dispatch, LastFailure, Leased, PermitWaits, Running, Step,
 };
 use tokio::time::Instant;
 
+use crate::again::Again;
 use crate::control_port::ControlPort;
 use crate::dispatch::{DispatchFault, Passed, prepare};
 use crate::endpoint::Endpoint;
 use crate::event_stream::EventStream;
+use crate::fence;
 use crate::life::Life;
 use crate::observe::{self, Answered, Clock, Failure, Observed};
 use crate::plan;
@@ -44,7 +45,6 @@ use crate::relay::{self, Relay, Served};
 use crate::reply::ReplyBody;
 use crate::request::RequestBody;
 use crate::retries::Spent;
-use crate::sse::Dialect;
 use admission::Gone;
 use permit::BrokenWait;
 use remarks::{Remarks, strategy};
@@ -54,8 +54,6 @@ use words::whole;
 /// Most questions asked for one request. Whoever decides has smaller limits of its own; this one is for the case
 /// that it has not.
 const MAX_STEPS: usize = 500;
-/// Longest single wait that is believed.
-const MAX_WAIT: Duration = Duration::from_secs(300);
 /// The client's wish for a background run was not met (decision 35).
 const DEGRADED: HeaderValue = HeaderValue::from_static(
     "299 tidegate \"background is not supported; answered synchronously\"",
@@ -88,6 +86,8 @@ pub(crate) struct Ready {
     headers: HeaderMap,
     stream: EventStream,
     clock: Clock,
+    /// It broke while it was held back, which is reported: what is in it is all there will be.
+    broken: Option<StreamFault>,
 }
 
 /// Drives a request to its answer.
@@ -141,6 +141,8 @@ pub(crate) struct Drive<C: ControlPort> {
     relay: Option<Relay>,
     /// The success that a note may be made after.
     served: Option<Served>,
+    /// With what the stream in hand may be continued, if it may.
+    again: Option<Arc<Again<C>>>,
     /// Longest answer that is not a stream.
     max_answer_bytes: usize,
 }
@@ -161,6 +163,7 @@ impl<C: ControlPort> Drive<C> {
             remarks: Remarks::default(),
             relay: None,
             served: None,
+            again: None,
             max_answer_bytes: shared.limits.max_answer_bytes,
             shared,
             request,
@@ -401,20 +404,27 @@ impl<C: ControlPort> Drive<C> {
         };
         let clock = Clock::start(dispatch.deadlines, execution);
         let source = Source::of(&dispatch.attempt);
+        let reading = prepared.as_ref().map(|prepared| prepared.reading).ok();
+        let again = reading.filter(|reading| body.stream && reading.may_be_sent_again());
+        let again = again.map(|reading| {
+            let facts = &self.request.facts;
+            let again = Again::after(&self.shared, *endpoint, body, passed, facts, &dispatch);
+            (reading, Arc::new(again))
+        });
         let observed = match prepared {
             Ok(prepared) => {
                 // The credential that is sent is the one that is judged (decision 9).
                 dispatch.attempt.credential_version = prepared.credential_version;
                 let cut = leased.as_ref().map(Leased::cut);
                 life.sends(dispatch, running, leased);
-                let (upstream, dialect) = (&self.shared.upstream, Dialect::of(*endpoint));
+                let (upstream, reading) = (&self.shared.upstream, prepared.reading);
                 let max_bytes = self.max_answer_bytes;
                 let quota = Mutex::new(None);
                 let sees = |status, headers: &HeaderMap| {
                     *quota.lock() = life.sees(status, headers);
                 };
                 let request = prepared.request;
-                let attempt = observe::attempt(upstream, request, dialect, clock, max_bytes, sees);
+                let attempt = observe::attempt(upstream, request, reading, clock, max_bytes, sees);
                 let observed = fence::until_cut(cut, attempt).await?;
                 if let Some(served) = &mut served {
                     served.success.quota = quota.into_inner();
@@ -442,13 +452,22 @@ impl<C: ControlPort> Drive<C> {
             Observed::Stream(status, headers, stream) => {
                 self.served = served;
                 life.succeeds();
-                let ready = Ready {
+                let ready = Box::new(Ready {
                     status,
                     headers,
                     stream: *stream,
                     clock,
+                    broken: None,
+                });
+                let Some((reading, again)) = again else {
+                    return Ok(Some(End::Stream(ready, source)));
                 };
-                Ok(Some(End::Stream(Box::new(ready), source)))
+                self.again = reading.continues.then(|| Arc::clone(&again));
+                Ok(Some(if reading.is_held {
+                    Box::pin(self.hold(ready, source, &again)).await?
+                } else {
+                    End::Stream(ready, source)
+                }))
             }
             Observed::Failed(Failure { outcome, words }) => {
                 self.failures.add(&outcome);
@@ -465,31 +484,6 @@ impl<C: ControlPort> Drive<C> {
         self.waited = PermitWaits::default();
         self.broken_wait = None;
         self.shared.control.next_attempt()
-    }
-
-    /// Waits, if there is room to. Else the next question says that there is none, and whoever decides goes on without
-    /// (decision 28).
-    async fn wait(&mut self, kind: WaitKind, wait: Duration) -> Result<(), Refusal> {
-        let wait = wait.min(MAX_WAIT);
-        let Ok(_room) = self.shared.waiting.try_acquire() else {
-            let so_far = Arc::make_mut(&mut self.so_far);
-            // A control plane of an earlier release does not know of it, and would say the same again.
-            if std::mem::replace(&mut so_far.no_wait, true) {
-                return Err(Refusal::WaitingFull {
-                    retry_after_secs: whole_seconds(wait),
-                });
-            }
-            self.shared.metrics.waits_refused.inc();
-            return Ok(());
-        };
-        tokio::time::sleep(wait).await;
-        if kind == WaitKind::Cooldown {
-            let so_far = Arc::make_mut(&mut self.so_far);
-            so_far.waits = so_far.waits.saturating_add(1);
-            let waited = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-            so_far.waited_ms = so_far.waited_ms.saturating_add(waited);
-        }
-        Ok(())
     }
 }
 
@@ -512,10 +506,4 @@ fn occupied<C: ControlPort>(shared: &Shared<C>, facts: &RequestFacts) -> Vec<(Co
     };
     let now = shared.control.now();
     shared.occupants.of_others(&snapshot.config, facts, now)
-}
-
-fn whole_seconds(wait: Duration) -> u64 {
-    u64::try_from(wait.as_millis().div_ceil(1_000))
-        .unwrap_or(u64::MAX)
-        .max(1)
 }

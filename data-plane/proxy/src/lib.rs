@@ -8,6 +8,7 @@
 //!                                               ├─ observe    facts of the end
 //!                                               ├─ stream     bytes to the client
 //!                                               ├─ heartbeat  signs of life in it
+//!                                               ├─ again      to the same account once more
 //!                                               ├─ plan       several answers for one
 //!                                               └─ relay      notes for the next account
 //!                                        life: the end, once, whatever happens
@@ -16,6 +17,7 @@
 //! The proxy never judges a failure and keeps no state about providers: it describes what it saw to the
 //! [`ControlPort`] and does what it is told.
 
+mod again;
 mod control_port;
 mod dispatch;
 mod drive;
@@ -25,6 +27,7 @@ mod event_stream;
 mod facts;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+mod fence;
 mod handle;
 mod idempotency;
 mod heartbeat;

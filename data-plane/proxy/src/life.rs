@@ -7,6 +7,8 @@
 //! counted and logged, once. What was granted to a question that is dropped before its answer is given back by
 //! whoever put the question ([`ControlPort::decide`]).
 
+mod again;
+mod breaking;
 mod closing;
 mod family;
 mod target;
@@ -17,21 +19,22 @@ use std::sync::Arc;
 
 use http::{HeaderMap, StatusCode};
 use tidegate_core::ids::{AttemptId, ComboName, ProviderId};
-use tidegate_core::outcome::{Attempt, AttemptOutcome, LocalFault, Outcome};
+use tidegate_core::outcome::{Attempt, AttemptOutcome, Outcome};
 use tidegate_core::routing::{RequestFacts, WaitKind};
 use tidegate_core::telemetry::QuotaSnapshot;
 use tidegate_core::telemetry::aggregate::Verdict;
 use tidegate_plane_client::{Answer, Dispatch, LastFailure, Leased, Running, Step};
 use tokio::time::Instant;
-use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use crate::control_port::ControlPort;
 use crate::endpoint::Endpoint;
-use crate::metrics::{DecidedBy, DecidedStep, DecisionLabels};
+use crate::metrics::{AbortMoment, DecidedBy, DecidedStep, DecisionLabels};
 use crate::occupants::Occupied;
 use crate::proxy::Shared;
 use crate::retries::Held;
 use crate::sse::Tokens;
+use again::SetAside;
+pub(crate) use again::Shown;
 use family::Family;
 use target::Target;
 use trace::Trace;
@@ -39,8 +42,10 @@ use trace::Trace;
 /// An attempt that was sent.
 #[derive(Debug)]
 struct InFlight {
-    /// Counts as an attempt, and as a retry if it is one.
-    _counted: (Held, Option<Held>),
+    /// Counts as an attempt, and as a retry if it is one. `None` once another attempt took its place.
+    counted: Option<(Held, Option<Held>)>,
+    /// Its upstream was let go, whatever the client is still shown of it.
+    is_let_go: bool,
     /// It is in flight under a lease, until this is dropped.
     leased: Option<Leased>,
     /// Counts among the requests that may be under way at once on its connection.
@@ -57,6 +62,14 @@ struct InFlight {
 impl InFlight {
     fn is_cut(&self) -> bool {
         self.leased.as_ref().is_some_and(Leased::is_cut)
+    }
+
+    /// Its upstream was let go. It keeps its place among those under way.
+    fn lets_go(&mut self, control: &impl ControlPort) {
+        if !std::mem::replace(&mut self.is_let_go, true) {
+            self.leased = None;
+            self.target.is_over(control);
+        }
     }
 }
 
@@ -94,6 +107,8 @@ pub(crate) struct Life<C: ControlPort> {
     /// retry on the same connection takes it over.
     permit: Option<AttemptId>,
     in_flight: Option<InFlight>,
+    /// A stream that failed while the request is sent again in its place.
+    set_aside: Option<SetAside>,
     failed: Option<(LastFailure, Target)>,
     /// The combo the request names, where retries of it are counted.
     retried: Option<ComboName>,
@@ -105,7 +120,10 @@ pub(crate) struct Life<C: ControlPort> {
     /// What the client was told; unset until an answer began.
     status: Option<StatusCode>,
     code: Option<String>,
+    /// Of the attempt whose stream is in hand.
     tokens: Tokens,
+    /// Of attempts before it that the client was shown something of.
+    tokens_before: Tokens,
     ended: Option<Ending>,
 }
 
@@ -190,6 +208,7 @@ impl<C: ControlPort> Life<C> {
             asking: None,
             permit: None,
             in_flight: None,
+            set_aside: None,
             failed: None,
             retried: None,
             _counted: None,
@@ -199,6 +218,7 @@ impl<C: ControlPort> Life<C> {
             status: None,
             code: None,
             tokens: Tokens::default(),
+            tokens_before: Tokens::default(),
             ended: None,
         }
     }
@@ -334,7 +354,8 @@ impl<C: ControlPort> Life<C> {
         let target = Target::of(&dispatch, now_here);
         target.begins(&self.shared.control);
         self.in_flight = Some(InFlight {
-            _counted: counted,
+            counted: Some(counted),
+            is_let_go: false,
             running,
             leased,
             dispatch,
@@ -388,8 +409,9 @@ impl<C: ControlPort> Life<C> {
 
     /// The attempt failed before anything of it reached the client. The report waits for the next decision.
     pub(crate) fn fails(&mut self, outcome: Outcome) -> Option<LastFailure> {
-        let in_flight = self.in_flight.take()?;
-        in_flight.target.is_over(&self.shared.control);
+        let mut in_flight = self.in_flight.take()?;
+        in_flight.lets_go(&self.shared.control);
+        self.counts(&outcome, AbortMoment::Readiness);
         let sent_at_most = in_flight.dispatch.max_tools.unwrap_or(u32::MAX);
         let offered = self.facts.tools.min(sent_at_most);
         let target = &in_flight.target;
@@ -412,63 +434,6 @@ impl<C: ControlPort> Life<C> {
     pub(crate) fn answers(&mut self, status: StatusCode, code: Option<&str>) {
         self.status = Some(status);
         self.code = code.map(str::to_owned);
-    }
-
-    /// A stream that had begun well failed.
-    pub(crate) fn breaks(&mut self, outcome: Outcome) {
-        let Some(in_flight) = self.in_flight.as_ref() else {
-            return;
-        };
-        if let Some(trace) = self.traces.last_mut() {
-            trace.fails(&outcome, millis(in_flight.sent, Instant::now()));
-        }
-        let report = AttemptOutcome {
-            attempt: in_flight.dispatch.attempt.clone(),
-            outcome,
-            occurred_at: self.shared.control.now(),
-            next_target_same_provider: false,
-            combo: self.combo,
-            count: 1,
-        };
-        in_flight
-            .target
-            .ends(&self.shared.control, Verdict::Broke, None);
-        self.report(report, true);
-    }
-
-    /// Comes when the attempt in flight must end because of its lease.
-    pub(crate) fn cut(&self) -> Option<WaitForCancellationFutureOwned> {
-        let in_flight = self.in_flight.as_ref()?;
-        in_flight.leased.as_ref().map(Leased::cut)
-    }
-
-    /// Whether that moment has come.
-    pub(crate) fn is_cut(&self) -> bool {
-        let in_flight = self.in_flight.as_ref();
-        in_flight.is_some_and(InFlight::is_cut)
-    }
-
-    /// A stream that had begun well was cut because of its lease, of which nobody is to blame.
-    pub(crate) fn is_cut_off(&mut self) {
-        let Some(in_flight) = self.in_flight.as_ref() else {
-            return;
-        };
-        let outcome = Outcome::Local(LocalFault::LeaseConflict);
-        if let Some(trace) = self.traces.last_mut() {
-            trace.fails(&outcome, millis(in_flight.sent, Instant::now()));
-        }
-        let attempt = in_flight.dispatch.attempt.clone();
-        self.report(
-            AttemptOutcome {
-                attempt,
-                outcome,
-                occurred_at: self.shared.control.now(),
-                next_target_same_provider: false,
-                combo: self.combo,
-                count: 1,
-            },
-            false,
-        );
     }
 
     /// What is known of the usage; later words win.

@@ -3,6 +3,25 @@
 
 use std::fmt::Write as _;
 
+/// The words of a closed set as they stand in labels.
+macro_rules! label_words {
+    ($kind:ident { $($variant:ident => $word:literal,)+ }) => {
+        impl EncodeLabelValue for $kind {
+            fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), std::fmt::Error> {
+                encoder.write_str(match self {
+                    $(Self::$variant => $word,)+
+                })
+            }
+        }
+
+        impl $kind {
+            const ALL: &[Self] = &[$(Self::$variant,)+];
+        }
+    };
+}
+
+mod recovery;
+
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -13,6 +32,7 @@ use tidegate_core::lease::Action;
 use tidegate_core::outcome::Outcome;
 
 use crate::endpoint::Endpoint;
+pub(crate) use recovery::{AbortLabels, AbortMoment, Continued, RecoveryMetrics, Resent};
 
 /// The metrics of one proxy. Cheap to clone; clones count together.
 #[derive(Clone, Debug)]
@@ -44,6 +64,7 @@ pub struct Metrics {
     pub(crate) oauth_occupants: Gauge,
     /// Requests to OAuth accounts that are not known of, because as many are known as may be.
     pub(crate) oauth_occupants_unknown: Counter,
+    pub(crate) recovery: RecoveryMetrics,
 }
 
 /// How a request ended for its client.
@@ -246,23 +267,6 @@ impl EncodeLabelValue for Endpoint {
     }
 }
 
-/// The words of a closed set as they stand in labels.
-macro_rules! label_words {
-    ($kind:ident { $($variant:ident => $word:literal,)+ }) => {
-        impl EncodeLabelValue for $kind {
-            fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), std::fmt::Error> {
-                encoder.write_str(match self {
-                    $(Self::$variant => $word,)+
-                })
-            }
-        }
-
-        impl $kind {
-            const ALL: &[Self] = &[$(Self::$variant,)+];
-        }
-    };
-}
-
 label_words!(RequestEnd {
     Complete => "complete",
     ClientError => "client_error",
@@ -375,6 +379,7 @@ impl Metrics {
             queue: Family::default(),
             oauth_occupants: Gauge::default(),
             oauth_occupants_unknown: Counter::default(),
+            recovery: RecoveryMetrics::default(),
         };
         metrics.begin_at_zero();
         metrics.name_in(registry.sub_registry_with_prefix("tidegate_dp"));
@@ -413,6 +418,7 @@ impl Metrics {
         for &end in EarlyEnd::ALL {
             drop(self.early_keepalives.get_or_create(&EarlyLabels { end }));
         }
+        self.recovery.begin_at_zero();
         for &end in QueueEnd::ALL {
             drop(self.queue.get_or_create(&QueueLabels { end }));
         }
@@ -534,6 +540,7 @@ impl Metrics {
             "Requests of sessions to OAuth accounts beyond as many as are counted",
             self.oauth_occupants_unknown.clone(),
         );
+        self.recovery.name_in(registry);
         registry.register(
             "connections",
             "Open client connections",

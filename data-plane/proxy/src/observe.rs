@@ -16,9 +16,9 @@ use tidegate_core::outcome::{
 use tidegate_plane_client::Deadlines;
 use tokio::time::Instant;
 
-use crate::event_stream::EventStream;
+use crate::event_stream::{EventStream, Reading};
 use crate::reply::is_event_stream;
-use crate::sse::{Dialect, Tokens};
+use crate::sse::Tokens;
 use crate::upstream::{Pieces, Upstream, UpstreamBody};
 
 /// So much of an error's body is kept for the client.
@@ -108,6 +108,11 @@ impl Clock {
         }
     }
 
+    /// Of an attempt that is over.
+    pub(crate) fn without_end(self) -> Self {
+        Self { end: None, ..self }
+    }
+
     /// Between two useful events.
     pub(crate) fn idle(&self) -> Option<Duration> {
         self.deadlines.idle
@@ -116,6 +121,22 @@ impl Clock {
     /// When the next part of a body that is no stream must be here.
     fn next_part(&self) -> Option<Instant> {
         self.by_in(Phase::Body, self.deadlines.body)
+    }
+
+    /// When the next useful event must have come after the last one, and what it is if none has.
+    pub(crate) fn useful_by(&self, progress: Instant) -> (Option<Instant>, StreamFault) {
+        self.silent_by(self.idle().and_then(|idle| progress.checked_add(idle)))
+    }
+
+    /// The attempt's end or `silent`, whichever comes first, and what has passed then.
+    pub(crate) fn silent_by(&self, silent: Option<Instant>) -> (Option<Instant>, StreamFault) {
+        match (silent, self.end) {
+            (Some(silent), Some(end)) if end <= silent => {
+                (Some(end), StreamFault::DeadlineExceeded)
+            }
+            (None, end) => (end, StreamFault::DeadlineExceeded),
+            (silent, _) => (silent, StreamFault::IdleTimeout),
+        }
     }
 
     /// The moment `limit` from now, or the attempt's end if that comes first.
@@ -170,12 +191,12 @@ impl Clock {
     }
 }
 
-/// Sends an attempt and watches it until it is ready or has failed. `dialect` is what a stream would speak; `sees` is
-/// told the status and headers of an answer, whatever becomes of it.
+/// Sends an attempt and watches it until it is ready or has failed. `reading` is for an answer that is a stream; `sees`
+/// is told the status and headers of an answer, whatever becomes of it.
 pub(crate) async fn attempt(
     upstream: &Upstream,
     request: http::Request<Pieces>,
-    dialect: Dialect,
+    reading: Reading,
     clock: Clock,
     max_answer_bytes: usize,
     sees: impl FnOnce(StatusCode, &HeaderMap),
@@ -208,7 +229,7 @@ pub(crate) async fn attempt(
             tracing::warn!("an upstream's stream has an encoding that is not known");
             return failed(Outcome::Transport(TransportFault::Protocol));
         }
-        return stream(response, dialect, clock).await;
+        return stream(response, reading, clock).await;
     }
     // Also when a stream was asked for and comes in another format: in the middle of one that nobody here knows a
     // client could not be told of a failure, so it gets all of the answer or, in time for a fail-over, none.
@@ -240,9 +261,9 @@ fn is_no_answer(headers: &HeaderMap) -> bool {
     is_of_type(headers, &["application/json", "text/html"])
 }
 
-async fn stream(response: Response<UpstreamBody>, dialect: Dialect, clock: Clock) -> Observed {
+async fn stream(response: Response<UpstreamBody>, reading: Reading, clock: Clock) -> Observed {
     let (head, body) = response.into_parts();
-    let mut stream = Box::new(EventStream::new(body, dialect));
+    let mut stream = Box::new(EventStream::new(body, reading));
     let by = clock.by_in(Phase::Readiness, clock.deadlines.readiness);
     match within(by, stream.until_ready()).await {
         Ok(Ok(())) => Observed::Stream(head.status, handed_on(&head.headers), stream),

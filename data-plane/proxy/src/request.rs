@@ -141,6 +141,19 @@ impl RequestBody {
         &self.bytes
     }
 
+    /// A chat's body with what the model has said so far, for it to go on from there; `None` for any other body.
+    pub(crate) fn continued(&self, said: &str) -> Option<Self> {
+        if said.is_empty() {
+            return Some(self.clone());
+        }
+        let edit = self.spans.said(&self.bytes, said)?;
+        let mut bytes = BytesMut::new();
+        for piece in edit::apply(&self.bytes, vec![edit]) {
+            bytes.extend_from_slice(&piece);
+        }
+        Self::parse(bytes.freeze(), false).ok()
+    }
+
     /// The body with another model and some changes, as pieces to be sent one after the other.
     pub(crate) fn with(&self, model: &str, changes: Changes) -> Vec<Bytes> {
         let mut edits = self.spans.edits(&self.bytes, changes);

@@ -85,21 +85,14 @@ impl Retries {
         combo: Option<&ComboEntry>,
         live_planes: u32,
     ) -> Spent {
-        let settings = &config.settings.retry_budget;
-        let fleet = RetryBudget {
-            ratio: settings.ratio,
-            floor: settings.floor,
-        };
+        let fleet = of_fleet(config);
         let is_spent = |budget: RetryBudget, count: &Count| {
             budget.is_spent(count.in_flight, count.retries, live_planes)
         };
         let counts = self.counts.lock();
         let of_combo = combo.is_some_and(|entry| {
-            let budget = RetryBudget {
-                ratio: entry.config.retry_budget_ratio.unwrap_or(fleet.ratio),
-                ..fleet
-            };
             let count = counts.get(&Scope::Combo(entry.combo.name.clone()));
+            let budget = of_combo(fleet, entry);
             is_spent(budget, &count.copied().unwrap_or_default())
         });
         let providers = counts
@@ -116,6 +109,27 @@ impl Retries {
         }
     }
 
+    /// Whether a request to this combo, or to none, may not be sent to this provider once more.
+    pub(crate) fn is_spent_for(
+        &self,
+        config: &Config,
+        combo: Option<&ComboEntry>,
+        provider: &ProviderId,
+        live_planes: u32,
+    ) -> bool {
+        let fleet = of_fleet(config);
+        let combo = combo.map(|entry| {
+            let scope = Scope::Combo(entry.combo.name.clone());
+            (scope, of_combo(fleet, entry))
+        });
+        let provider = (Scope::Provider(provider.clone()), fleet);
+        let counts = self.counts.lock();
+        combo.into_iter().chain([provider]).any(|(scope, budget)| {
+            let count = counts.get(&scope).copied().unwrap_or_default();
+            budget.is_spent(count.in_flight, count.retries, live_planes)
+        })
+    }
+
     fn hold(self: &Arc<Self>, scope: Scope, counted: Count) -> Held {
         let mut counts = self.counts.lock();
         let count = counts.entry(scope.clone()).or_default();
@@ -126,6 +140,21 @@ impl Retries {
             scope,
             counted,
         }
+    }
+}
+
+fn of_fleet(config: &Config) -> RetryBudget {
+    let settings = &config.settings.retry_budget;
+    RetryBudget {
+        ratio: settings.ratio,
+        floor: settings.floor,
+    }
+}
+
+fn of_combo(fleet: RetryBudget, entry: &ComboEntry) -> RetryBudget {
+    RetryBudget {
+        ratio: entry.config.retry_budget_ratio.unwrap_or(fleet.ratio),
+        ..fleet
     }
 }
 
@@ -185,6 +214,14 @@ mod tests {
         };
         assert_eq!(retries.spent(&config, combo, 1), spent);
         assert!(!retries.spent(&config, None, 1).combo);
+        let other = ProviderId::new("other").unwrap();
+        for (combo, provider, is_spent) in [
+            (combo, &other, true),
+            (None, &spent.providers[0], true),
+            (None, &other, false),
+        ] {
+            assert_eq!(retries.is_spent_for(&config, combo, provider, 1), is_spent);
+        }
         drop(held);
         assert_eq!(retries.spent(&config, combo, 1), Spent::default());
         assert!(retries.counts.lock().is_empty());

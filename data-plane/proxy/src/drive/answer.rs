@@ -13,7 +13,7 @@ use crate::reply::{
     DECISION, EMERGENCY_FALLBACK, ErrorContext, FALLBACK_ATTEMPTS, MODEL, NO_CACHE, PROVIDER,
     REQUEST_ID, ReplyBody, TOOLS_TRUNCATED, refuse,
 };
-use crate::stream::{StreamBody, Surroundings};
+use crate::stream::{Opened, StreamBody, Surroundings};
 
 use super::words::handed_on;
 use super::{Drive, Ready, Source};
@@ -49,7 +49,13 @@ impl<C: ControlPort> Drive<C> {
                 self.shared.metrics.heartbeats.clone(),
             ),
         };
-        let body = StreamBody::new(ready.stream, ready.clock, life, around);
+        let opened = Opened {
+            stream: ready.stream,
+            clock: ready.clock,
+            broken: ready.broken,
+            again: self.again.take(),
+        };
+        let body = StreamBody::new(opened, life, around);
         *response.body_mut() = ReplyBody::Stream(Box::pin(body));
         Ok(response)
     }

@@ -1,13 +1,14 @@
 //! What is open is closed: every attempt is reported, every grant given back.
 
 use tidegate_core::classify::Classification;
-use tidegate_core::outcome::{AttemptOutcome, LocalFault, Outcome};
+use tidegate_core::outcome::{Attempt, AttemptOutcome, LocalFault, Outcome};
 use tidegate_core::telemetry::aggregate::Verdict;
 use tidegate_plane_client::Usage;
 use tokio::time::Instant;
 
 use crate::control_port::ControlPort;
 use crate::metrics::{AttemptEnd, AttemptLabels};
+use crate::sse::Tokens;
 
 use super::{Asking, Life, millis};
 
@@ -59,29 +60,35 @@ impl<C: ControlPort> Life<C> {
         }
     }
 
+    /// Once for each attempt that had begun to answer.
+    pub(super) fn record_usage(&self, attempt: Attempt, tokens: Tokens) {
+        self.shared.control.record_usage(Usage {
+            attempt: attempt.id,
+            at: self.shared.control.now(),
+            provider: attempt.provider,
+            connection: attempt.connection,
+            model: attempt.model,
+            key: self.facts.key.as_ref().map(|key| key.id.clone()),
+            input_tokens: tokens.input,
+            output_tokens: tokens.output,
+        });
+    }
+
     pub(super) fn close_attempts(&mut self) {
         self.release_permit();
         self.report_failure(false, None);
         if let Some(Asking { attempt, probed }) = self.asking.take() {
             self.shared.control.abandon(attempt, probed);
         }
-        let Some(in_flight) = self.in_flight.take() else {
+        self.close_set_aside();
+        let Some(mut in_flight) = self.in_flight.take() else {
             return;
         };
-        in_flight.target.is_over(&self.shared.control);
         let is_cut = in_flight.is_cut();
+        in_flight.lets_go(&self.shared.control);
         let attempt = in_flight.dispatch.attempt;
         if in_flight.ready {
-            self.shared.control.record_usage(Usage {
-                attempt: attempt.id,
-                at: self.shared.control.now(),
-                provider: attempt.provider,
-                connection: attempt.connection,
-                model: attempt.model,
-                key: self.facts.key.as_ref().map(|key| key.id.clone()),
-                input_tokens: self.tokens.input,
-                output_tokens: self.tokens.output,
-            });
+            self.record_usage(attempt, self.tokens);
             return;
         }
         let target = in_flight.target;

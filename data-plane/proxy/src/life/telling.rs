@@ -44,6 +44,7 @@ impl<C: ControlPort> Life<C> {
             .get_or_create(&EndpointLabels { endpoint })
             .observe(self.begun.elapsed().as_secs_f64());
         let attempts = self.told_attempts();
+        let tokens = self.tokens.and_before(self.tokens_before);
         tracing::info!(
             target: "tidegate::access",
             request_id = self.request_id,
@@ -57,8 +58,8 @@ impl<C: ControlPort> Life<C> {
             attempts,
             local = self.any_local,
             duration_ms = self.elapsed_ms(),
-            input_tokens = self.tokens.input,
-            output_tokens = self.tokens.output,
+            input_tokens = tokens.input,
+            output_tokens = tokens.output,
             "request"
         );
     }

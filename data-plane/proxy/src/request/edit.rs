@@ -36,6 +36,8 @@ pub(super) struct Spans {
     tools: Option<Range<usize>>,
     /// Values of [`OUTPUT_LIMITS`].
     limits: Vec<Range<usize>>,
+    /// Value of `messages`.
+    messages: Option<Range<usize>>,
 }
 
 impl Spans {
@@ -43,6 +45,8 @@ impl Spans {
     pub(super) fn take(&mut self, name: &str, member: &Member) {
         if name == "tools" {
             self.tools = Some(member.value.clone());
+        } else if name == "messages" {
+            self.messages = Some(member.value.clone());
         } else if OUTPUT_LIMITS.contains(&name) && self.limits.len() < OUTPUT_LIMITS.len() {
             self.limits.push(member.value.clone());
         }
@@ -50,7 +54,8 @@ impl Spans {
 
     /// Something was cut out of the body.
     pub(super) fn move_up(&mut self, removed: &Range<usize>) {
-        for span in self.tools.iter_mut().chain(&mut self.limits) {
+        let lists = self.tools.iter_mut().chain(&mut self.messages);
+        for span in lists.chain(&mut self.limits) {
             move_up(span, removed);
         }
     }
@@ -68,6 +73,20 @@ impl Spans {
             edits.extend(self.limited(body, limit));
         }
         edits
+    }
+
+    /// One more message at the end of the list, with this text. `None` when there is no list.
+    pub(super) fn said(&self, body: &[u8], text: &str) -> Option<(Range<usize>, String)> {
+        let messages = self.messages.as_ref()?;
+        let last = messages.end.checked_sub(1)?;
+        if body.get(messages.start) != Some(&b'[') || body.get(last) != Some(&b']') {
+            return None;
+        }
+        let is_empty = skip_space(body, messages.start.saturating_add(1)) == last;
+        let comma = if is_empty { "" } else { "," };
+        let text = serde_json::Value::from(text);
+        let message = format!("{comma}{{\"role\":\"assistant\",\"content\":{text}}}");
+        Some((last..last, message))
     }
 
     fn limited(&self, body: &[u8], limit: MaxOutput) -> Vec<(Range<usize>, String)> {

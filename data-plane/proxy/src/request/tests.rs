@@ -310,3 +310,38 @@ fn several_changes_are_made_at_once() {
         r#"{"tools":[1],"model":"long/name","max_tokens":5}"#
     );
 }
+
+#[rstest]
+#[case::after_others(
+    r#"{"messages": [{"role":"user","content":"a"} ] ,"model":"m","stream":true}"#,
+    r#"{"messages": [{"role":"user","content":"a"} ,{"role":"assistant","content":"b\"\n"}] ,"model":"m","stream":true}"#
+)]
+#[case::alone(
+    r#"{"model":"m","messages":[ ]}"#,
+    r#"{"model":"m","messages":[ {"role":"assistant","content":"b\"\n"}]}"#
+)]
+#[case::behind_what_is_removed(
+    r#"{"background":true,"messages":[1],"model":"m"}"#,
+    r#"{"messages":[1,{"role":"assistant","content":"b\"\n"}],"model":"m"}"#
+)]
+fn what_was_said_is_the_last_message(#[case] text: &str, #[case] expected: &str) {
+    let body = parse(text).unwrap();
+    let continued = body.continued("b\"\n").unwrap();
+    assert_eq!(continued.bytes(), expected.as_bytes());
+    assert_eq!(
+        (&continued.model, continued.stream),
+        (&body.model, body.stream)
+    );
+    let again = continued.as_model("m");
+    assert_eq!(joined(&again), expected);
+    let same = body.continued("").unwrap();
+    assert_eq!(same.bytes(), body.bytes(), "nothing was said");
+}
+
+#[rstest]
+#[case::none(r#"{"model":"m"}"#)]
+#[case::not_a_list(r#"{"model":"m","messages":"a"}"#)]
+#[case::elsewhere(r#"{"model":"m","o":{"messages":[]}}"#)]
+fn what_holds_no_messages_is_not_continued(#[case] text: &str) {
+    assert!(parse(text).unwrap().continued("a").is_none());
+}

@@ -23,6 +23,23 @@ struct Written {
 }
 
 impl Tokens {
+    /// Both together, as far as either is known.
+    pub(crate) fn and_before(self, before: Self) -> Self {
+        let both = |one: Option<u64>, other: Option<u64>| match (one, other) {
+            (Some(one), Some(other)) => Some(one.saturating_add(other)),
+            (one, other) => one.or(other),
+        };
+        Self {
+            input: both(self.input, before.input),
+            output: both(self.output, before.output),
+        }
+    }
+
+    /// Nothing is known.
+    pub(crate) fn is_unknown(self) -> bool {
+        self == Self::default()
+    }
+
     /// Takes over what a `usage` object says; later words win, and what is unreadable is not known.
     pub(crate) fn learn(&mut self, usage: &RawValue) {
         let Ok(written) = serde_json::from_str::<Written>(usage.get()) else {

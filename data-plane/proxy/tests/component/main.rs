@@ -17,6 +17,9 @@ mod changes;
 mod client;
 #[cfg(test)]
 mod compressed;
+mod continuation;
+#[cfg(test)]
+mod continuation_ends;
 #[cfg(test)]
 mod drain;
 #[cfg(test)]
@@ -50,6 +53,13 @@ mod raw_upstream;
 mod relay;
 #[cfg(test)]
 mod repetitions;
+mod recovery;
+#[cfg(test)]
+mod recovery_ends;
+#[cfg(test)]
+mod relay;
+#[cfg(test)]
+mod scripted;
 #[cfg(test)]
 mod streams;
 #[cfg(test)]
@@ -62,3 +72,4 @@ mod timers;
 mod tls_upstream;
 #[cfg(test)]
 mod upstream_faults;
+mod watchdog;

@@ -9,6 +9,7 @@ use tidegate_fake_upstream::{Mode, Reply, Selector};
 use tidegate_plane_client::Deadlines;
 
 use crate::bench::{Bench, Options, chat};
+use crate::scripted::{Frozen, Scripted, ping, role, settles, text};
 
 fn events(text: &str) -> Vec<Value> {
     text.split("\n\n")
@@ -172,4 +173,115 @@ async fn a_stream_of_an_unknown_format_passes_untouched(#[case] kind: &str, #[ca
         bench.control.outcomes(),
         [Outcome::Success, Outcome::Success]
     );
+}
+
+fn limits(deadlines: Deadlines) -> Options {
+    Options {
+        deadlines,
+        ..Options::default()
+    }
+}
+
+#[tokio::test]
+async fn vector_sessions_53_heartbeats_are_no_progress() {
+    let (one, bench) = Scripted::bench(limits(Deadlines {
+        idle: Some(Duration::from_secs(5)),
+        ..Deadlines::default()
+    }))
+    .await;
+    let time = Frozen::time();
+    let upstream = async {
+        let mut call = one.call().await.streams(&[role()]).await;
+        settles().await;
+        for _ in 0..4 {
+            time.passes(1_000).await;
+            call.sends(&ping()).await;
+            settles().await;
+        }
+        time.passes(1_000).await;
+        call.is_let_go().await;
+    };
+    let body = chat("one/m", true);
+    let (reply, ()) = tokio::join!(bench.client.post("/v1/chat/completions", &body), upstream);
+    assert!(reply.text().contains("stream_idle_timeout"));
+    let idle = Outcome::Stream(StreamFault::IdleTimeout);
+    assert_eq!(bench.control.outcomes(), [Outcome::Success, idle]);
+}
+
+#[tokio::test]
+async fn vector_sessions_54_the_deadline_ends_what_is_healthy() {
+    let (one, bench) = Scripted::bench(limits(Deadlines {
+        attempt: Some(Duration::from_secs(1)),
+        ..Deadlines::default()
+    }))
+    .await;
+    let time = Frozen::time();
+    let upstream = async {
+        let mut call = one.call().await.streams(&[role()]).await;
+        settles().await;
+        for passes in [500, 499] {
+            time.passes(passes).await;
+            call.sends(&text("healthy")).await;
+            settles().await;
+        }
+        assert_eq!(bench.control.outcomes(), [Outcome::Success]);
+        time.passes(1).await;
+        call.is_let_go().await;
+    };
+    let body = chat("one/m", true);
+    let (reply, ()) = tokio::join!(bench.client.post("/v1/chat/completions", &body), upstream);
+    assert!(reply.text().contains("attempt_deadline_exceeded"));
+    let late = Outcome::Stream(StreamFault::DeadlineExceeded);
+    assert_eq!(bench.control.outcomes(), [Outcome::Success, late]);
+}
+
+#[rstest]
+#[case::an_end(true, 502, StreamFault::EarlyEof)]
+#[case::too_late(false, 504, StreamFault::ReadinessTimeout)]
+#[tokio::test]
+async fn vector_sessions_55_heartbeats_alone_are_no_answer(
+    #[case] ends: bool,
+    #[case] status: u16,
+    #[case] fault: StreamFault,
+) {
+    let (one, bench) = Scripted::bench(limits(Deadlines {
+        readiness: Some(Duration::from_secs(5)),
+        ..Deadlines::default()
+    }))
+    .await;
+    let time = Frozen::time();
+    let upstream = async {
+        let mut call = one.call().await.streams(&[ping()]).await;
+        settles().await;
+        time.passes(4_999).await;
+        call.sends(&ping()).await;
+        settles().await;
+        if ends {
+            call.ends().await;
+        } else {
+            assert_eq!(bench.control.outcomes(), []);
+            time.passes(1).await;
+            call.is_let_go().await;
+        }
+    };
+    let body = chat("one/m", true);
+    let (reply, ()) = tokio::join!(bench.client.post("/v1/chat/completions", &body), upstream);
+    assert_eq!(
+        (reply.status, reply.code().as_str()),
+        (status, fault.code())
+    );
+    assert_eq!(bench.control.outcomes(), [Outcome::Stream(fault)]);
+}
+
+#[tokio::test]
+async fn vector_sessions_55_a_role_is_an_answer() {
+    let (one, bench) = Scripted::bench(limits(Deadlines::default())).await;
+    let _time = Frozen::time();
+    let body = chat("one/m", true);
+    let (response, call) = tokio::join!(
+        bench.client.open_post("/v1/chat/completions", &body),
+        async { one.call().await.streams(&[role()]).await }
+    );
+    assert_eq!(response.status(), 200);
+    call.breaks();
 }

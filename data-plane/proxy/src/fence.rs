@@ -1,5 +1,5 @@
-//! The fence of managed requests, immediately before each attempt is sent (decision 42). The first attempt, a retry and
-//! what was waited for all come through here: there is no other way to an upstream.
+//! The fence of managed requests, immediately before each attempt is sent (decision 42). The first attempt, a retry,
+//! what was waited for and what goes where it went ([`crate::again`]) all come through here: there is no other way to an upstream.
 
 use tidegate_core::lease::LeaseError;
 use tidegate_core::routing::RequestFacts;
@@ -11,7 +11,7 @@ use crate::control_port::ControlPort;
 ///
 /// # Errors
 /// Why it must not be sent. It is no outcome of the attempt, which is given back with all it was granted.
-pub(super) async fn pass<C: ControlPort>(
+pub(crate) async fn pass<C: ControlPort>(
     control: &C,
     facts: &RequestFacts,
     dispatch: &Dispatch,
@@ -28,7 +28,7 @@ pub(super) async fn pass<C: ControlPort>(
 
 /// Whether a request is to be decided on anew after this refusal: its lease moved between decision and fence, as that of
 /// another request of its session did, and it named no connection that it insists on.
-pub(super) fn has_moved(error: LeaseError, facts: &RequestFacts) -> bool {
+pub(crate) fn has_moved(error: LeaseError, facts: &RequestFacts) -> bool {
     error == LeaseError::ConnectionMismatch && facts.forced_connection.is_none()
 }
 
@@ -36,7 +36,7 @@ pub(super) fn has_moved(error: LeaseError, facts: &RequestFacts) -> bool {
 ///
 /// # Errors
 /// [`LeaseError::FenceStale`] when it is cut.
-pub(super) async fn until_cut<T>(
+pub(crate) async fn until_cut<T>(
     cut: Option<impl Future<Output = ()>>,
     attempt: impl Future<Output = T>,
 ) -> Result<T, LeaseError> {

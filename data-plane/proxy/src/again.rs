@@ -1,0 +1,178 @@
+//! A request goes once more to where it went: a reopened stream (`sessions-and-streams.md` §4.4) or the continuation of
+//! one (§4.5).
+//!
+//! **Nobody decides it.** It is the same connection, the same model, the same credential as configured now; the control
+//! plane would have to be told to answer just that. So the attempt carries the decision of the first one: a failure of
+//! both is one incident for the account (decision 9), and unmanaged traffic needs no control plane for it (§4.8). A
+//! half-open breaker had its verdict when the first attempt became ready, so no attempt made here is a probe.
+//!
+//! **What must allow it**, in this order: the retry budgets of the combo and the provider (decision 49), the
+//! configuration, the pace of the connection (decision 45), and last, right before it is sent, the fence of its lease
+//! (decision 42). The permit and the place among those under way are those the request holds already. Whatever refuses,
+//! nothing is sent; without a control plane the fence fails closed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Request;
+use tidegate_core::admission::{Place, terms};
+use tidegate_core::config::Config;
+use tidegate_core::lease::LeaseError;
+use tidegate_core::routing::RequestFacts;
+use tidegate_plane_client::{Admission, AdmissionAsk, Dispatch, Leased, Running};
+use tokio::time::Instant;
+
+use crate::control_port::ControlPort;
+use crate::dispatch::{DispatchFault, Passed, prepare};
+use crate::endpoint::Endpoint;
+use crate::event_stream::Reading;
+use crate::fence;
+use crate::observe::Clock;
+use crate::proxy::Shared;
+use crate::request::RequestBody;
+use crate::upstream::Pieces;
+
+/// Longest wait for the pace of the connection. Its client has waited for a whole attempt already.
+const MAX_PACE_WAIT: Duration = Duration::from_secs(5);
+/// Until the next question when nobody could tell.
+const UNKNOWN_PAUSE: Duration = Duration::from_millis(50);
+
+/// What is needed to send a request once more.
+#[derive(Debug)]
+pub(crate) struct Again<C> {
+    pub(crate) shared: Arc<Shared<C>>,
+    endpoint: Endpoint,
+    /// As the first attempt sent it.
+    pub(crate) body: RequestBody,
+    passed: Passed,
+    facts: Arc<RequestFacts>,
+    /// As the first attempt was decided, without what was granted to it.
+    dispatch: Dispatch,
+}
+
+/// An attempt that may be sent, at once.
+#[derive(Debug)]
+pub(crate) struct Cleared {
+    pub(crate) dispatch: Box<Dispatch>,
+    pub(crate) running: Running,
+    pub(crate) leased: Option<Leased>,
+    pub(crate) request: Request<Pieces>,
+    pub(crate) reading: Reading,
+    pub(crate) clock: Clock,
+}
+
+/// Why an attempt is not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Denied {
+    /// Decision 49.
+    #[error("the retry budget is spent")]
+    Budget,
+    /// The configuration has changed since.
+    #[error("it cannot be sent with the configuration in force: {0}")]
+    Configuration(#[from] DispatchFault),
+    /// Decision 45.
+    #[error("the pace of the connection does not allow it in time")]
+    Pace,
+    /// Decision 42.
+    #[error("the lease does not allow it: {0}")]
+    Lease(#[from] LeaseError),
+}
+
+impl<C: ControlPort> Again<C> {
+    /// After an attempt that was sent as decided here.
+    pub(crate) fn after(
+        shared: &Arc<Shared<C>>,
+        endpoint: Endpoint,
+        body: &RequestBody,
+        passed: &Passed,
+        facts: &Arc<RequestFacts>,
+        dispatch: &Dispatch,
+    ) -> Self {
+        let mut dispatch = dispatch.clone();
+        dispatch.permit = false;
+        dispatch.attempt.probe = false;
+        dispatch.excluded = Vec::new();
+        dispatch.order = Vec::new();
+        Self {
+            shared: Arc::clone(shared),
+            endpoint,
+            body: body.clone(),
+            passed: passed.clone(),
+            facts: Arc::clone(facts),
+            dispatch,
+        }
+    }
+
+    /// Gets one more attempt with this body allowed, which is to be sent at once.
+    ///
+    /// # Errors
+    /// What does not allow it.
+    pub(crate) async fn clear(&self, body: &RequestBody) -> Result<Cleared, Denied> {
+        let control = &self.shared.control;
+        let snapshot = control.snapshot().ok_or(DispatchFault::NotConfigured)?;
+        if self.is_budget_spent(&snapshot.config) {
+            return Err(Denied::Budget);
+        }
+        let place = self.is_paced(&snapshot.config).await?;
+        let mut dispatch = Box::new(self.dispatch.clone());
+        dispatch.attempt.id = control.next_unasked_attempt();
+        // What is in force when the attempt starts holds for it to its end (§4.8).
+        let snapshot = control.snapshot().ok_or(DispatchFault::NotConfigured)?;
+        let prepared = prepare(&snapshot, self.endpoint, body, &self.passed, &dispatch)?;
+        dispatch.attempt.credential_version = prepared.credential_version;
+        let leased = fence::pass(control, &self.facts, &dispatch).await?;
+        let terms = terms(&snapshot.config, &dispatch.attempt.connection);
+        let execution = terms.map(|terms| Duration::from_millis(terms.execution_ms));
+        Ok(Cleared {
+            clock: Clock::start(dispatch.deadlines, execution),
+            reading: prepared.reading,
+            request: prepared.request,
+            // A request holds one place among those under way, and has it.
+            running: Running::uncounted().at(place),
+            leased,
+            dispatch,
+        })
+    }
+
+    fn is_budget_spent(&self, config: &Config) -> bool {
+        let live_planes = self.shared.control.live_data_planes();
+        let combo = config.combo_for(&self.facts.model);
+        let provider = &self.dispatch.attempt.provider;
+        let retries = &self.shared.retries;
+        retries.is_spent_for(config, combo, provider, live_planes)
+    }
+
+    /// Waits until the pace of the connection allows one more request. Those that wait in its queue are not asked: they
+    /// are requests that come later. Gives back which one it is of those that are counted because of what the upstream told.
+    async fn is_paced(&self, config: &Config) -> Result<Option<Place>, Denied> {
+        let attempt = &self.dispatch.attempt;
+        let Some(terms) = terms(config, &attempt.connection) else {
+            return Ok(None);
+        };
+        let mut limits = terms.pace;
+        limits.concurrent = None;
+        let control = &self.shared.control;
+        if limits.is_free() && !control.is_learned(&attempt.connection, &attempt.model) {
+            return Ok(None);
+        }
+        let ask = AdmissionAsk {
+            provider: attempt.provider.clone(),
+            connection: attempt.connection.clone(),
+            model: attempt.model.clone(),
+            limits,
+            look: false,
+        };
+        let last = Instant::now() + MAX_PACE_WAIT;
+        loop {
+            let wait = match control.admit(&ask).await {
+                // It is counted by its pace alone.
+                Admission::Now(uncounted) => return Ok(uncounted.place()),
+                Admission::NotBefore(wait) => wait,
+                Admission::Full | Admission::Unknown => UNKNOWN_PAUSE,
+            };
+            let then = Instant::now().checked_add(wait);
+            let then = then.filter(|then| *then <= last).ok_or(Denied::Pace)?;
+            tokio::time::sleep_until(then).await;
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! A chat stream that broke after its client had seen text goes on (`sessions-and-streams.md` §4.5). Off unless
+//! `streamRecovery.continueMidStream`.
+//!
+//! ```text
+//!  passing on --broke, and the turn may be continued--> clearing --may be sent--> opening --ready--> draining
+//!                                                          ^ |                       |              |
+//!                                     broke as well, or    | '--- refused ---. .-----' failed       |
+//!                                     began anew: again,   |                 v v                    |
+//!                                     4 times in all       |              the end, as it broke      |
+//!                                                          '----------------------------------------+--> joined
+//! ```
+//!
+//! The client reads nothing while the rest is fetched. It is read to its end before any of it is shown, since only then
+//! it is known where it goes on from; what fits is appended as one chunk, and then the end.
+//!
+//! **What an end may claim.** §4.5 closes cleanly when nothing more can be had; decision 52 outranks it: what did not
+//! end as a success is not shown as one. So the finish reason and `[DONE]` are written only when a continuation came to
+//! its own end, and the reason is the one that it gave (`stop` where it gave none before its `[DONE]`). When the budget
+//! is used up, or a continuation is refused, fails or holds more than text, the client gets the in-band error of what
+//! had broken first, and the stream is closed; it never hangs, and nothing is sent twice.
+//!
+//! **A turn that said `stop` and no word.** Its end is kept back while it is asked for once more. If nothing comes of it,
+//! the client gets that end: it is what the upstream said.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use tidegate_core::outcome::{Outcome, StreamFault};
+use tidegate_core::stream::{Joined, Turn, join, may_reopen};
+
+use super::chunk::Shape;
+use super::flow::Flow;
+use super::stop::Stop;
+use crate::again::{Again, Cleared, Denied};
+use crate::control_port::ControlPort;
+use crate::event_stream::Read;
+use crate::life::Shown;
+use crate::metrics::Continued;
+use crate::observe::{self, Failure, Observed};
+use crate::sse::End;
+
+type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// A turn that is being continued.
+pub(super) struct Continuation<C> {
+    again: Arc<Again<C>>,
+    /// What the client was given of it.
+    given: Turn,
+    shape: Shape,
+    why: Why,
+    /// The end of the turn, which is not shown as long as it may not be the end.
+    kept: Vec<Bytes>,
+    /// How often it was asked for the rest.
+    continued: u32,
+    step: Step,
+}
+
+/// Why a turn is continued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    /// It broke.
+    Fault(StreamFault),
+    /// It ended without a word.
+    EmptyStop,
+}
+
+enum Step {
+    /// One more attempt is to be allowed.
+    Clearing(Pending<Result<Cleared, Denied>>),
+    /// It was sent.
+    Opening(Pending<Observed>),
+    /// Its stream is the one in hand.
+    Draining,
+}
+
+impl<C> Continuation<C> {
+    /// The stream in hand is not the client's.
+    pub(super) fn is_draining(&self) -> bool {
+        matches!(self.step, Step::Draining)
+    }
+
+    /// The client is given more of the turn, which is not known to be complete then.
+    fn gives(&mut self, text: &str) {
+        if self.why == Why::EmptyStop {
+            self.given = Turn::default();
+            self.given.chunk();
+            self.why = Why::Fault(StreamFault::Truncated);
+            self.kept = Vec::new();
+        }
+        self.given.text(text);
+    }
+}
+
+impl<C: ControlPort> Flow<C> {
+    /// Continues the turn in hand, if it may be.
+    pub(super) fn goes_on(&mut self, why: Why) -> bool {
+        let Some(again) = self.again.take() else {
+            return false;
+        };
+        let passage = &mut self.stream.passage;
+        // Half an event cannot be finished by anybody else.
+        let is_whole = !passage.is_inside();
+        let turn = passage.turn_mut();
+        let turn = turn.filter(|turn| is_whole && turn.may_continue(0));
+        let (Some(turn), Some(life)) = (turn, self.life.as_mut()) else {
+            return false;
+        };
+        let given = std::mem::take(turn);
+        life.uses(passage.tokens());
+        let (kept, shape) = self.stream.take_end();
+        self.stream.let_go();
+        if let Why::Fault(fault) = why {
+            life.breaks(Outcome::Stream(fault));
+        }
+        self.continuation = Some(Box::new(Continuation {
+            again,
+            given,
+            shape: shape.unwrap_or_else(|| Shape::of(&life.request_id)),
+            why,
+            kept,
+            continued: 0,
+            step: Step::Draining,
+        }));
+        self.asks_for_the_rest();
+        true
+    }
+
+    /// Sends the request once more with what the client was given, or ends the stream.
+    fn asks_for_the_rest(&mut self) {
+        let (Some(continuation), Some(life)) = (&mut self.continuation, &mut self.life) else {
+            return;
+        };
+        life.lets_go();
+        self.clock = self.clock.without_end();
+        self.cut = None;
+        self.changes.notify_one();
+        let given = &continuation.given;
+        let body = Some(&continuation.again.body)
+            .filter(|_| given.may_continue(continuation.continued))
+            .and_then(|body| body.continued(given.delivered()));
+        let Some(body) = body else {
+            return self.gives_up();
+        };
+        continuation.continued = continuation.continued.saturating_add(1);
+        let again = Arc::clone(&continuation.again);
+        continuation.step = Step::Clearing(Box::pin(async move { again.clear(&body).await }));
+    }
+
+    /// Moves a continuation on that has no stream yet.
+    pub(super) fn poll_asking(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let (Some(continuation), Some(life)) = (&mut self.continuation, &mut self.life) else {
+            return Poll::Ready(());
+        };
+        let metrics = &continuation.again.shared.metrics.recovery;
+        match &mut continuation.step {
+            Step::Clearing(clearing) => match ready!(clearing.as_mut().poll(context)) {
+                Ok(cleared) => {
+                    let Cleared {
+                        dispatch,
+                        running,
+                        leased,
+                        request,
+                        reading,
+                        clock,
+                    } = cleared;
+                    tracing::info!(
+                        request_id = life.request_id,
+                        attempt = %dispatch.attempt.id,
+                        connection = %dispatch.attempt.connection,
+                        after = ?continuation.why,
+                        "a turn is continued"
+                    );
+                    life.sends_again(dispatch, running, leased);
+                    self.clock = clock;
+                    self.cut = life.cut().map(Box::pin);
+                    self.changes.notify_one();
+                    let (shared, sees) =
+                        (Arc::clone(&continuation.again.shared), life.sees_apart());
+                    continuation.step = Step::Opening(Box::pin(async move {
+                        let max_bytes = shared.limits.max_answer_bytes;
+                        observe::attempt(&shared.upstream, request, reading, clock, max_bytes, sees)
+                            .await
+                    }));
+                }
+                Err(denied) => {
+                    tracing::info!(
+                        request_id = life.request_id,
+                        error = %denied,
+                        "a turn is not continued"
+                    );
+                    metrics.continues(denied.into());
+                    self.gives_up();
+                }
+            },
+            Step::Opening(opening) => match ready!(opening.as_mut().poll(context)) {
+                Observed::Stream(_, _, stream) => {
+                    life.succeeds();
+                    life.takes_over(Shown::Beginning);
+                    self.stream = *stream;
+                    continuation.step = Step::Draining;
+                    self.linger = None;
+                    self.set_timer();
+                    self.drains(Read::Taken);
+                }
+                Observed::Whole(answer) => {
+                    // Nobody knows where in it the turn would go on.
+                    life.succeeds();
+                    life.takes_over(Shown::Beginning);
+                    life.uses(answer.tokens);
+                    metrics.continues(Continued::Unusable);
+                    self.gives_up();
+                }
+                Observed::Failed(Failure { outcome, .. }) => {
+                    metrics.continues(Continued::Failed);
+                    life.fails_again(outcome);
+                    self.gives_up();
+                }
+            },
+            Step::Draining => {}
+        }
+        Poll::Ready(())
+    }
+
+    /// The continuation was read on.
+    pub(super) fn drains(&mut self, read: Read) {
+        while self.stream.next().is_some() {}
+        let is_closed = self.stream.passage.end() == End::Closed;
+        match read {
+            _ if is_closed => self.joins(None),
+            Read::Taken => {}
+            Read::TooSlow => self.joins(Some(StreamFault::ThroughputTooLow)),
+            Read::Ended if self.stream.passage.end() > End::Open => self.joins(None),
+            Read::Ended | Read::Broken => self.joins(Some(StreamFault::Truncated)),
+        }
+    }
+
+    /// The continuation is over; with a fault, before its time.
+    pub(super) fn joins(&mut self, fault: Option<StreamFault>) {
+        let (Some(continuation), Some(life)) = (&mut self.continuation, &mut self.life) else {
+            return;
+        };
+        let shared = Arc::clone(&continuation.again.shared);
+        let metrics = &shared.metrics.recovery;
+        let passage = &mut self.stream.passage;
+        life.uses(passage.tokens());
+        let new = passage.turn_mut().map(std::mem::take).unwrap_or_default();
+        let error = passage.take_error();
+        self.stream.let_go();
+        if let Some(error) = error {
+            life.breaks(super::stop::embedded(&error));
+            metrics.continues(Continued::Failed);
+            return self.gives_up();
+        }
+        if let Some(fault) = fault {
+            life.breaks(Outcome::Stream(fault));
+        }
+        if !new.is_plain() {
+            metrics.continues(Continued::Unusable);
+            return self.gives_up();
+        }
+        match join(continuation.given.delivered(), new.delivered()) {
+            Joined::Suffix(suffix) => {
+                let is_said = !continuation.given.delivered().is_empty() || !suffix.is_empty();
+                if !suffix.is_empty() {
+                    self.ours.push_back(continuation.shape.text(suffix));
+                    continuation.gives(suffix);
+                }
+                match fault {
+                    None if is_said => {
+                        metrics.continues(Continued::Joined);
+                        let reason = new.finish_reason().unwrap_or("stop");
+                        self.ours.push_back(continuation.shape.end(reason));
+                        self.continuation = None;
+                        return self.is_answered();
+                    }
+                    // Not a word again.
+                    None => metrics.continues(Continued::BeganAnew),
+                    Some(fault) => {
+                        metrics.continues(Continued::Broke);
+                        if !may_reopen(&Outcome::Stream(fault), 0) {
+                            return self.gives_up();
+                        }
+                    }
+                }
+            }
+            Joined::Restart => metrics.continues(Continued::BeganAnew),
+        }
+        self.asks_for_the_rest();
+    }
+
+    /// There will be no more of the turn than its client has.
+    fn gives_up(&mut self) {
+        let Some(continuation) = self.continuation.take() else {
+            return;
+        };
+        let Continuation { why, kept, .. } = *continuation;
+        self.ours.extend(kept);
+        if let Some(life) = &mut self.life {
+            life.falls_back();
+        }
+        match why {
+            Why::Fault(fault) => self.is_broken(fault),
+            Why::EmptyStop => self.is_answered(),
+        }
+    }
+
+    /// The stream is ended by us while it is continued.
+    pub(super) fn stops_continuing(&mut self, stop: Stop) {
+        let (Some(continuation), Some(life)) = (self.continuation.take(), &mut self.life) else {
+            return;
+        };
+        let Continuation {
+            why, kept, step, ..
+        } = *continuation;
+        self.ours.extend(kept);
+        self.stream.let_go();
+        if matches!(step, Step::Draining) {
+            life.uses(self.stream.passage.tokens());
+        }
+        match (stop, &step) {
+            (Stop::Fault(fault), Step::Draining) => life.breaks(Outcome::Stream(fault)),
+            (Stop::Fault(fault), Step::Opening(_)) => life.fails_again(Outcome::Stream(fault)),
+            (Stop::LeaseOver, _) => life.is_cut_off(),
+            (Stop::Fault(_), Step::Clearing(_)) | (Stop::Drained | Stop::Stalled, _) => {}
+        }
+        // What it sent is let go of before its registration.
+        drop(step);
+        life.falls_back();
+        match (why, stop) {
+            (Why::EmptyStop, Stop::Fault(_) | Stop::Drained | Stop::LeaseOver) => {
+                self.is_answered();
+            }
+            (Why::Fault(fault), Stop::Fault(_)) => self.is_broken(fault),
+            (_, stop) => self.is_stopped(stop),
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Turns that are being continued when their lease, their client, their data plane or their time ends.
+
+use std::time::Duration;
+
+use http_body_util::BodyExt as _;
+use rstest::rstest;
+use tidegate_core::lease::LeaseError;
+use tidegate_core::outcome::{LocalFault, Outcome, StreamFault};
+use tidegate_plane_client::Deadlines;
+
+use crate::bench::{Options, chat};
+use crate::continuation::{DONE, FOX, breaks_after, continuations, continuing};
+use crate::scripted::{
+    CHAT, Frozen, Scripted, TRUNCATED, code, ended_once, leased_post, post, role, settles, stop,
+    text, told, until,
+};
+
+#[tokio::test]
+async fn a_continuation_passes_the_fence() {
+    let (one, bench) = Scripted::bench(Options {
+        leases: true,
+        ..continuing()
+    })
+    .await;
+    let _time = Frozen::time();
+    let upstream = async {
+        breaks_after(&one, &bench, &[role(), text(FOX)]).await;
+        let again = one.call().await;
+        assert_eq!(bench.control.leases.fences(), 2);
+        assert_eq!(bench.control.leases.running(), 1);
+        again
+            .streams(&[text("brown fox!"), stop()])
+            .await
+            .ends()
+            .await;
+    };
+    let (reply, ()) = tokio::join!(leased_post(&bench), upstream);
+    assert_eq!(told(&reply.text()), "The quick brown fox!");
+    ended_once(&bench, 2).await;
+    assert_eq!(bench.control.leases.running(), 0);
+}
+
+#[tokio::test]
+async fn a_lease_that_is_over_continues_nothing() {
+    let (one, bench) = Scripted::bench(Options {
+        leases: true,
+        ..continuing()
+    })
+    .await;
+    let _time = Frozen::time();
+    let upstream = async {
+        let call = one.call().await.streams(&[role(), text(FOX)]).await;
+        until("the first event", || bench.control.outcomes().len() == 1).await;
+        bench.control.leases.refuse(LeaseError::FenceStale);
+        call.breaks();
+        one.is_left_alone().await;
+    };
+    let (reply, ()) = tokio::join!(leased_post(&bench), upstream);
+    assert_eq!(told(&reply.text()), FOX);
+    assert_eq!(code(&reply), "stream_terminated");
+    ended_once(&bench, 1).await;
+    assert!((continuations(&bench, "lease").await - 1.0).abs() < 0.5);
+}
+
+#[rstest]
+#[case::before_its_stream(false)]
+#[case::within_its_stream(true)]
+#[tokio::test]
+async fn a_lease_that_ends_cuts_a_continuation(#[case] streams: bool) {
+    let (one, bench) = Scripted::bench(Options {
+        leases: true,
+        ..continuing()
+    })
+    .await;
+    let _time = Frozen::time();
+    let upstream = async {
+        breaks_after(&one, &bench, &[role(), text(FOX)]).await;
+        let mut again = one.call().await;
+        if streams {
+            again = again.streams(&[text("brown fox jumps")]).await;
+            until("its first event", || bench.control.outcomes().len() == 3).await;
+        }
+        settles().await;
+        bench.control.leases.cut();
+        again.is_let_go().await;
+    };
+    let (reply, ()) = tokio::join!(leased_post(&bench), upstream);
+    assert_eq!(told(&reply.text()), FOX);
+    assert_eq!(code(&reply), "LEASE_FENCE_STALE");
+    ended_once(&bench, if streams { 2 } else { 1 }).await;
+    let outcomes = bench.control.outcomes();
+    let cut = Outcome::Local(LocalFault::LeaseConflict);
+    assert_eq!(outcomes.iter().filter(|it| **it == cut).count(), 1);
+    assert_eq!(bench.control.leases.running(), 0);
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_ends_a_continuation() {
+    let (one, bench) = Scripted::bench(continuing()).await;
+    let _time = Frozen::time();
+    let body = chat("one/m", true);
+    let begun = [role(), text(FOX)];
+    let breaks = breaks_after(&one, &bench, &begun);
+    let (response, _asked) = tokio::join!(bench.client.open_post(CHAT, &body), breaks);
+    let mut reading = response.into_body();
+    let upstream = async { one.call().await };
+    let read = async {
+        while let Some(frame) = reading.frame().await {
+            frame.unwrap();
+        }
+    };
+    let again = tokio::select! {
+        () = read => panic!("the stream ended"),
+        again = upstream => again,
+    };
+    drop(reading);
+    again.is_let_go().await;
+    ended_once(&bench, 1).await;
+    let outcomes = bench.control.outcomes();
+    assert_eq!(
+        outcomes,
+        [Outcome::Success, TRUNCATED, Outcome::ClientAbort]
+    );
+}
+
+#[tokio::test]
+async fn the_end_of_a_drain_ends_a_continuation() {
+    let (one, bench) = Scripted::bench(continuing()).await;
+    let time = Frozen::time();
+    let upstream = async {
+        breaks_after(&one, &bench, &[role(), text(FOX)]).await;
+        let again = one.call().await;
+        let draining = bench.proxy.drain(Duration::from_millis(100));
+        let passes = async {
+            settles().await;
+            time.passes(100).await;
+            again.is_let_go().await;
+        };
+        tokio::join!(draining, passes);
+    };
+    let (reply, ()) = tokio::join!(post(&bench), upstream);
+    assert_eq!(told(&reply.text()), FOX);
+    assert_eq!(code(&reply), "shutting_down");
+    ended_once(&bench, 1).await;
+    let ours = Outcome::Local(LocalFault::ExecutionExpired);
+    assert_eq!(
+        bench.control.outcomes(),
+        [Outcome::Success, TRUNCATED, ours]
+    );
+}
+
+/// Its clock begins when it is sent, and its idle time is its own.
+#[rstest]
+#[case::silence(2_000, StreamFault::IdleTimeout)]
+#[case::its_deadline(3_000, StreamFault::DeadlineExceeded)]
+#[tokio::test]
+async fn a_continuation_has_limits_of_its_own(#[case] at_ms: u64, #[case] fault: StreamFault) {
+    let (one, bench) = Scripted::bench(Options {
+        deadlines: Deadlines {
+            idle: Some(Duration::from_secs(2)),
+            attempt: Some(Duration::from_secs(3)),
+            ..Deadlines::default()
+        },
+        ..continuing()
+    })
+    .await;
+    let time = Frozen::time();
+    let upstream = async {
+        let call = one.call().await.streams(&[role(), text(FOX)]).await;
+        settles().await;
+        time.passes(1_500).await;
+        call.breaks();
+        let mut again = one.call().await.streams(&[role()]).await;
+        settles().await;
+        let mut passed = 0;
+        if fault == StreamFault::DeadlineExceeded {
+            passed = 1_500;
+            time.passes(passed).await;
+            again.sends(&text("brown fox")).await;
+            settles().await;
+        }
+        time.passes(at_ms - passed - 1).await;
+        settles().await;
+        assert_eq!(bench.control.outcomes().len(), 3);
+        time.passes(1).await;
+        again.is_let_go().await;
+        if fault == StreamFault::IdleTimeout {
+            one.call()
+                .await
+                .streams(&[text("brown fox"), stop()])
+                .await
+                .ends()
+                .await;
+        }
+    };
+    let (reply, ()) = tokio::join!(post(&bench), upstream);
+    let outcomes = bench.control.outcomes();
+    assert_eq!(outcomes[3], Outcome::Stream(fault));
+    if fault == StreamFault::IdleTimeout {
+        assert!(reply.text().ends_with(DONE));
+    } else {
+        assert_eq!(code(&reply), "stream_terminated");
+    }
+}

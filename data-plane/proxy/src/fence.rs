@@ -1,5 +1,6 @@
 //! The fence of managed requests, immediately before each attempt is sent (decision 42). The first attempt, a retry,
-//! what was waited for and what goes where it went ([`crate::again`]) all come through here: there is no other way to an upstream.
+//! what was waited for and what goes where it went ([`crate::again`]) all come through here: there is no other way to an
+//! upstream.
 
 use tidegate_core::lease::LeaseError;
 use tidegate_core::routing::RequestFacts;

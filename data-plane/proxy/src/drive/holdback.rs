@@ -3,8 +3,8 @@
 //!
 //! **Until when.** From the first ready event until [`Holdback::is_over`] with a chunk, the end of the stream, or its
 //! failure. It is a chunk that ends it, not the time alone: of an upstream that falls silent nothing is shown before its
-//! next word, its idle time or its deadline. The headers wait as long (decision 53), so a client that leaves meanwhile has been sent nothing: everything
-//! is dropped, and no further request is made for it.
+//! next word, its idle time or its deadline. The headers wait as long (decision 53), so a client that leaves meanwhile
+//! has been sent nothing: everything is dropped, and no further request is made for it.
 //!
 //! **What then.** A stream that breaks is opened again where it was ([`Again`]), under the permit that the request
 //! holds. The attempt that broke is reported as one that broke; what it sent is kept until the new stream is ready, and

@@ -53,7 +53,7 @@ impl Scripted {
     /// A bench whose provider `one` this is.
     pub(crate) async fn bench(options: Options) -> (Self, Bench) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let one_at = Some(listener.local_addr().unwrap());
+        let one_at = Some(format!("http://{}/v1", listener.local_addr().unwrap()));
         let bench = Bench::start_with(Options { one_at, ..options }).await;
         (Self { listener }, bench)
     }

@@ -298,11 +298,9 @@ async fn a_stale_connection_is_not_used() {
         let reply = bench.client.post(CHAT, &chat("one/m", false)).await;
         assert_eq!(reply.status, 200, "{reply:?}");
         // The upstream's own end of the connection is closed by then.
-        bench
-            .one
-            .log()
-            .wait_for(&Selector::any(), number, crate::bench::LIMIT)
-            .await;
+        let log = bench.one.log();
+        let ended = log.wait_for(&Selector::any(), number, crate::bench::LIMIT);
+        assert!(ended.await);
     }
     let outcomes = bench.control.outcomes();
     assert_eq!(outcomes.len(), 30);

@@ -39,11 +39,13 @@ pub use leases::LeaseSettings;
 pub use members::MAX_COOLDOWN_WAIT_MS;
 pub use overrides::{BreakerOverrides, GateClassOverrides, GateOverrides, Overrides};
 pub use request_queue::RequestQueueSettings;
-pub use routing::{EmergencyFallbackSettings, QuotaPreflightSettings, RetryBudgetSettings};
+pub use routing::{
+    EmergencyFallbackSettings, QuotaPreflightSettings, QuotaWindowThresholds, RetryBudgetSettings,
+};
 pub use stored::StoredReading;
 pub use stream_recovery::{StreamRecoverySettings, ThroughputWatchdogSettings};
 pub use streams::{AttemptLimits, StreamSettings};
-pub use token_refresh::TokenRefreshSettings;
+pub use token_refresh::{TokenRefreshBreakerSettings, TokenRefreshSettings};
 pub use written::{MAX_SETTINGS_BYTES, WrittenSettings};
 
 use std::collections::BTreeMap;
@@ -119,6 +121,8 @@ pub struct Settings {
     pub stream_recovery: StreamRecoverySettings,
     /// Renewal of access tokens (`failure-state.md` §3.9).
     pub token_refresh: TokenRefreshSettings,
+    /// Accepted and kept without effect.
+    pub token_refresh_breaker: TokenRefreshBreakerSettings,
     /// What may wait, how fast requests follow each other, how long they take (`sessions-and-streams.md` §3.2).
     pub request_queue: RequestQueueSettings,
     /// How long a session is sent where it went before; 0 = not at all.

@@ -147,7 +147,7 @@ fn of_fleet(config: &Config) -> RetryBudget {
     let settings = &config.settings.retry_budget;
     RetryBudget {
         ratio: settings.ratio,
-        floor: settings.floor,
+        floor: settings.min_concurrent,
     }
 }
 
@@ -188,7 +188,7 @@ mod tests {
                 {"name": "c", "steps": ["p/m"]},
                 {"name": "free", "steps": ["p/m"], "config": {"retryBudgetRatio": 0}},
             ],
-            "settings": {"retryBudget": {"ratio": 0.5, "floor": 2}},
+            "settings": {"retryBudget": {"ratio": 0.5, "minConcurrent": 2}},
         }))
         .unwrap();
         Config::build(document, 1, &Overrides::default()).unwrap()

@@ -307,8 +307,13 @@ fn quota_cutoff(candidate: &Candidate<'_>) -> Option<Hit> {
         return None;
     }
     let snapshot = candidate.input.telemetry.quota(&candidate.connection.id)?;
-    let cutoff = f64::from(settings.cutoff_percent) / 100.0;
-    let end = quota::cut_off(&snapshot, &candidate.target.model, cutoff, candidate.at)?;
+    let provider = &candidate.connection.provider;
+    let end = quota::cut_off(
+        &snapshot,
+        &candidate.target.model,
+        |window| f64::from(settings.threshold_percent(provider, window.name)) / 100.0,
+        candidate.at,
+    )?;
     Some(Hit {
         until: Some(end.until),
         cause: Some(Reason::QuotaExhausted),

@@ -13,16 +13,17 @@ pub(super) struct CutOff {
     pub(super) until: Timestamp,
 }
 
-/// Whether at most the share `cutoff` (0..=1) is left of any window that a model uses, and until when: all such windows
+/// Whether at most the share `cutoff` (0..=1) of it is left of any window that a model uses, and until when: all such windows
 /// must have begun anew, or have lasted for their whole length since they were seen. Where no window is known, what is
 /// known of the whole counts. Nothing known is no reason.
 pub(super) fn cut_off(
     snapshot: &QuotaSnapshot,
     model: &ModelId,
-    cutoff: f64,
+    cutoff: impl Fn(&Window) -> f64,
     at: Timestamp,
 ) -> Option<CutOff> {
-    let is_spent = |window: &Window| !window.is_over(at) && is_enough(cutoff, 1.0 - window.used);
+    let is_spent =
+        |window: &Window| !window.is_over(at) && is_enough(cutoff(window), 1.0 - window.used);
     let spent = windows(snapshot, model).filter(is_spent);
     let until = latest_end(spent).or_else(|| limit_until(snapshot).filter(|end| *end > at))?;
     Some(CutOff { until })

@@ -35,6 +35,7 @@ pub(super) fn conflicts(settings: &Settings, found: &mut Violations) {
     }
     settings.provider_cooldown.conflicts(found);
     settings.token_refresh.conflicts(found);
+    settings.token_refresh_breaker.conflicts(found);
     settings.leases.conflicts(found);
     daily_reset(&settings.daily_reset, found);
     error_rules::error_rules(settings, found);
@@ -89,6 +90,7 @@ pub(super) fn reconcile(settings: &mut Settings, warnings: &mut Violations) {
     lockout.max_cooldown_ms = lockout.max_cooldown_ms.max(lockout.base_cooldown_ms);
     settings.provider_cooldown.reconcile();
     settings.token_refresh.reconcile();
+    settings.token_refresh_breaker.reconcile();
     settings.leases.reconcile();
 }
 

@@ -160,6 +160,7 @@ pub(super) const SECTIONS: &[Member] = &[
     Member::members("streams", streams::MEMBERS),
     Member::members("streamRecovery", stream_recovery::MEMBERS),
     Member::members("tokenRefresh", token_refresh::MEMBERS),
+    Member::members("tokenRefreshBreaker", token_refresh::BREAKER),
     Member::members("requestQueue", request_queue::MEMBERS),
     Member::whole("sessionAffinityTtlMs", Bounds::same(0, MAX_AFFINITY_TTL_MS)),
     Member::flag("sessionAffinityBodyKeys"),

@@ -5,11 +5,16 @@ use std::borrow::Cow;
 use serde_json::{Map, Value};
 
 /// Earlier path and path of now (`sessions-and-streams.md` §2.2, §3.3).
-const RENAMED: [(&[&str], &[&str]); 2] = [
+const RENAMED: [(&[&str], &[&str]); 4] = [
     (&["codexSessionAffinityTtlMs"], &["sessionAffinityTtlMs"]),
     (
         &["streams", "attemptDeadlineMs"],
         &["streamRecovery", "attemptDeadlineMs"],
+    ),
+    (&["retryBudget", "floor"], &["retryBudget", "minConcurrent"]),
+    (
+        &["quotaPreflight", "cutoffPercent"],
+        &["quotaPreflight", "defaultThresholdPercent"],
     ),
 ];
 

@@ -20,6 +20,7 @@ pub(super) const MEMBERS: &[Member] = &[
     Member::whole("requestsPerMinute", Bounds::same(1, 1_000_000)),
     Member::whole("minTimeBetweenRequestsMs", Bounds::same(0, 3_600_000)),
     Member::whole("concurrentRequests", Bounds::same(1, 10_000)),
+    Member::whole("globalConcurrentRequests", Bounds::same(0, 100_000)),
     Member::whole("maxWaitMs", MAX_WAIT_MS),
     Member::whole("maxQueueDepth", MAX_QUEUE_DEPTH),
 ];
@@ -37,6 +38,8 @@ pub struct RequestQueueSettings {
     pub min_time_between_requests_ms: Option<u64>,
     /// Requests to a connection at once, in the whole fleet; above 4 096 as 4 096. Unset = as many as come.
     pub concurrent_requests: Option<u32>,
+    /// Accepted and kept without effect.
+    pub global_concurrent_requests: u32,
     /// From when a request is sent until the upstream accepts it with headers and, for a stream, its first ready event;
     /// neither waiting nor the body counts. Unset = as `RATE_LIMIT_MAX_WAIT_MS` says, else 15 000.
     pub max_wait_ms: Option<u64>,
@@ -52,6 +55,7 @@ impl Default for RequestQueueSettings {
             requests_per_minute: None,
             min_time_between_requests_ms: None,
             concurrent_requests: None,
+            global_concurrent_requests: 0,
             max_wait_ms: None,
             max_queue_depth: None,
         }

@@ -1,10 +1,13 @@
 //! Settings of how requests are routed: the quota cut-off, the retry budget and the emergency fallback.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
-use crate::config::Violations;
+use crate::config::{MAX_ENTRIES, Violations};
 use crate::ids::{ModelId, ProviderId};
 use crate::number::Finite;
+use crate::telemetry::quota::window::WindowName;
 
 use super::members::{Bounds, Member};
 use super::{Overrides, Settings};
@@ -19,13 +22,15 @@ const MAX_PHRASE_CHARACTERS: usize = 200;
 /// Members of `quotaPreflight`.
 pub(super) const QUOTA_PREFLIGHT: &[Member] = &[
     Member::flag("enabled"),
-    Member::whole("cutoffPercent", Bounds::same(0, 100)),
+    Member::whole("defaultThresholdPercent", Bounds::same(0, 99)),
+    Member::whole("warnThresholdPercent", Bounds::same(0, 100)),
+    Member::entries("providerWindowDefaults"),
 ];
 
 /// Members of `retryBudget`.
 pub(super) const RETRY_BUDGET: &[Member] = &[
     Member::share("ratio"),
-    Member::whole("floor", Bounds::same(0, 10_000)),
+    Member::whole("minConcurrent", Bounds::same(0, 10_000)),
 ];
 
 /// Members of `emergencyFallback`.
@@ -44,8 +49,51 @@ pub(super) const EMERGENCY_FALLBACK: &[Member] = &[
 pub struct QuotaPreflightSettings {
     /// Accounts with too little quota left are left out before anything is sent to them.
     pub enabled: bool,
-    /// What is too little, in percent of a quota window.
-    pub cutoff_percent: u32,
+    /// What is too little, in percent of a quota window that is left.
+    pub default_threshold_percent: u32,
+    /// At how much a quota is shown as low, in percent of a window that is left; at least one more than what is too
+    /// little.
+    pub warn_threshold_percent: u32,
+    /// What is too little by provider, for those of its windows that are named: `session`, `weekly`, `monthly`; 0 to 100.
+    pub provider_window_defaults: BTreeMap<ProviderId, QuotaWindowThresholds>,
+}
+
+/// Percents of the windows of a provider. An unset one is as `defaultThresholdPercent` says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct QuotaWindowThresholds {
+    /// Of the window of 5 hours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session: Option<u32>,
+    /// Of the windows of 7 days, that of a model included.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weekly: Option<u32>,
+    /// Of the window of 30 days.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub monthly: Option<u32>,
+}
+
+impl QuotaPreflightSettings {
+    /// What is too little of a window of a provider, in percent.
+    pub(crate) fn threshold_percent(&self, provider: &ProviderId, window: WindowName) -> u32 {
+        let thresholds = self.provider_window_defaults.get(provider);
+        let of_window = thresholds.and_then(|thresholds| match window {
+            WindowName::Session => thresholds.session,
+            WindowName::Weekly => thresholds.weekly,
+            WindowName::Monthly => thresholds.monthly,
+            WindowName::Unnamed => None,
+        });
+        of_window.unwrap_or(self.default_threshold_percent)
+    }
+
+    /// At how much of a window of a provider its quota is low, in percent.
+    pub(crate) fn warn_percent(&self, provider: &ProviderId, window: WindowName) -> u32 {
+        let too_little = self.threshold_percent(provider, window);
+        self.warn_threshold_percent
+            .max(too_little.saturating_add(1))
+            .min(100)
+    }
 }
 
 /// `retryBudget` (decision 49). A combo may set its own `retryBudgetRatio`.
@@ -56,7 +104,7 @@ pub struct RetryBudgetSettings {
     /// Share of the requests in flight that may be retries, per combo and per provider; 0 = no limit.
     pub ratio: Finite,
     /// Retries in flight that are always allowed, in the whole fleet.
-    pub floor: u32,
+    pub min_concurrent: u32,
 }
 
 /// `emergencyFallback` (`routing.md` §13.4, decisions 34 and 50).
@@ -82,7 +130,9 @@ impl Default for QuotaPreflightSettings {
     fn default() -> Self {
         Self {
             enabled: false,
-            cutoff_percent: 2,
+            default_threshold_percent: 2,
+            warn_threshold_percent: 20,
+            provider_window_defaults: BTreeMap::new(),
         }
     }
 }
@@ -91,7 +141,7 @@ impl Default for RetryBudgetSettings {
     fn default() -> Self {
         Self {
             ratio: Finite::new(0.2).unwrap_or(Finite::ZERO),
-            floor: 10,
+            min_concurrent: 10,
         }
     }
 }
@@ -141,6 +191,7 @@ impl Settings {
 
 /// Everything that is out of bounds.
 pub(super) fn conflicts(settings: &Settings, found: &mut Violations) {
+    window_thresholds(&settings.quota_preflight, found);
     let fallback = &settings.emergency_fallback;
     if let Err(error) = ProviderId::new(&fallback.provider) {
         found.push("emergencyFallback.provider", error.to_string());
@@ -161,6 +212,28 @@ pub(super) fn conflicts(settings: &Settings, found: &mut Violations) {
                     "must have 1 to {MAX_PHRASE_CHARACTERS} characters and not be blank, has {characters}"
                 ),
             );
+        }
+    }
+}
+
+fn window_thresholds(settings: &QuotaPreflightSettings, found: &mut Violations) {
+    let path = "quotaPreflight.providerWindowDefaults";
+    let providers = &settings.provider_window_defaults;
+    if !found.at_most(path, providers.len(), MAX_ENTRIES) {
+        return;
+    }
+    for (provider, thresholds) in providers {
+        for (name, percent) in [
+            ("session", thresholds.session),
+            ("weekly", thresholds.weekly),
+            ("monthly", thresholds.monthly),
+        ] {
+            if let Some(percent) = percent.filter(|percent| *percent > 100) {
+                found.push(
+                    format!("{path}.{provider}.{name}"),
+                    format!("must be between 0 and 100, is {percent}"),
+                );
+            }
         }
     }
 }

@@ -3,6 +3,7 @@
 mod admission;
 mod effective;
 mod readings;
+mod routing;
 mod schema;
 mod streams;
 
@@ -267,6 +268,12 @@ fn a_failure_threshold_lowered_alone_takes_the_degradation_with_it() {
 #[case::combo_wait(json!({"comboCooldownWait": {"maxWaitMs": 300_001}}), "comboCooldownWait.maxWaitMs")]
 #[case::combo_waits(json!({"comboCooldownWait": {"maxAttempts": 11}}), "comboCooldownWait.maxAttempts")]
 #[case::combo_budget(json!({"comboCooldownWait": {"budgetMs": 300_001}}), "comboCooldownWait.budgetMs")]
+#[case::global_requests(json!({"requestQueue": {"globalConcurrentRequests": 100_001}}), "requestQueue.globalConcurrentRequests")]
+#[case::refresh_scope(json!({"tokenRefreshBreaker": {"scope": "planet"}}), "tokenRefreshBreaker.scope")]
+#[case::refresh_failures(json!({"tokenRefreshBreaker": {"failureThreshold": 101}}), "tokenRefreshBreaker.failureThreshold")]
+#[case::refresh_cooldown(json!({"tokenRefreshBreaker": {"cooldownMs": 59_999}}), "tokenRefreshBreaker.cooldownMs")]
+#[case::threshold_of_a_quota(json!({"quotaPreflight": {"defaultThresholdPercent": 100}}), "quotaPreflight.defaultThresholdPercent")]
+#[case::threshold_of_a_window(json!({"quotaPreflight": {"providerWindowDefaults": {"p": {"weekly": 101}}}}), "quotaPreflight.providerWindowDefaults.p.weekly")]
 #[case::connect(json!({"streams": {"connectTimeoutMs": 600_001}}), "streams.connectTimeoutMs")]
 #[case::headers(json!({"streams": {"headersTimeoutMs": 3_600_001}}), "streams.headersTimeoutMs")]
 #[case::body(json!({"streams": {"bodyTimeoutMs": 3_600_001}}), "streams.bodyTimeoutMs")]

@@ -19,6 +19,59 @@ pub(super) const MEMBERS: &[Member] = &[
     Member::whole("concurrency", Bounds::same(1, 256)),
 ];
 
+/// Members of `tokenRefreshBreaker`.
+pub(super) const BREAKER: &[Member] = &[
+    Member::text("scope"),
+    Member::whole("failureThreshold", Bounds::same(1, 100)),
+    Member::whole("cooldownMs", Bounds::same(60_000, 86_400_000)),
+];
+
+/// What `tokenRefreshBreaker.scope` may be; the first is the default.
+const BREAKER_SCOPES: [&str; 2] = ["provider", "connection"];
+
+/// `tokenRefreshBreaker`: a section of a later release of the contract, accepted and kept without effect
+/// (`sessions-and-streams.md` §3.3). What a failed refresh comes to is the connection's own, see `tokenRefresh`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct TokenRefreshBreakerSettings {
+    /// Accepted and kept without effect: `provider` or `connection`.
+    pub scope: String,
+    /// Accepted and kept without effect.
+    pub failure_threshold: u32,
+    /// Accepted and kept without effect.
+    pub cooldown_ms: u64,
+}
+
+impl Default for TokenRefreshBreakerSettings {
+    fn default() -> Self {
+        Self {
+            scope: BREAKER_SCOPES[0].to_owned(),
+            failure_threshold: 5,
+            cooldown_ms: 1_800_000,
+        }
+    }
+}
+
+impl TokenRefreshBreakerSettings {
+    /// Adds what does not fit together.
+    pub(super) fn conflicts(&self, found: &mut Violations) {
+        if !BREAKER_SCOPES.contains(&self.scope.as_str()) {
+            found.push(
+                "tokenRefreshBreaker.scope",
+                format!("must be `{}` or `{}`", BREAKER_SCOPES[0], BREAKER_SCOPES[1]),
+            );
+        }
+    }
+
+    /// Makes it fit.
+    pub(super) fn reconcile(&mut self) {
+        if !BREAKER_SCOPES.contains(&self.scope.as_str()) {
+            self.scope = Self::default().scope;
+        }
+    }
+}
+
 /// `tokenRefresh`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]

@@ -109,9 +109,12 @@ fn table(quotas: &[ConnectionQuotas]) -> Listing {
         "by model",
         "other",
         "limit reached",
+        "low",
     ]);
     for of_connection in quotas {
+        let known = of_connection.known.as_ref();
         let row = |source: &str, age_ms: Option<u64>, quota: Option<&common::QuotaSnapshot>| {
+            let low = age_ms.is_none() && quota.is_some();
             let window = |window: Option<&common::QuotaWindow>| json!(window.map(words));
             let unnamed = quota.and_then(unnamed);
             let of_models = quota.into_iter().flat_map(|it| &it.weekly_by_model);
@@ -129,9 +132,10 @@ fn table(quotas: &[ConnectionQuotas]) -> Listing {
                 json!(of_models),
                 window(unnamed.as_ref()),
                 json!(quota.map(|it| it.limit_reached)),
+                json!(low.then_some(of_connection.low)),
             ]
         };
-        listing.push(row("known", None, of_connection.known.as_ref()));
+        listing.push(row("known", None, known));
         for told in &of_connection.told {
             listing.push(row(source(told), Some(told.age_ms), told.quota.as_ref()));
         }
@@ -179,6 +183,7 @@ fn as_value(quotas: &ConnectionQuotas) -> Value {
         "connection": quotas.connection,
         "provider": quotas.provider,
         "polled": quotas.polled,
+        "low": quotas.low,
         "known": quotas.known.as_ref().map(snapshot),
         "told": told,
     })
@@ -234,6 +239,7 @@ mod tests {
                 age_ms: 61_000,
             }],
             polled: true,
+            low: true,
         }
     }
 
@@ -257,16 +263,18 @@ mod tests {
             .collect();
         let session = "25.0% until 1970-01-01T00:00:01Z";
         let rest = ["-", "-", "opus 100.0%", "50.0%", "false"];
-        let expected = |source, age| [&["a", "p", source, age, session], &rest[..]].concat();
-        assert_eq!(lines[0], expected("known", "-"));
-        assert_eq!(lines[1], expected("fetched", "1m 1s"));
-        assert_eq!(lines[2], [&["b", "p", "known"], &["-"; 7][..]].concat());
+        let expected =
+            |source, age, low| [&["a", "p", source, age, session], &rest[..], &[low]].concat();
+        assert_eq!(lines[0], expected("known", "-", "true"));
+        assert_eq!(lines[1], expected("fetched", "1m 1s", "-"));
+        assert_eq!(lines[2], [&["b", "p", "known"], &["-"; 8][..]].concat());
     }
 
     #[test]
     fn programs_get_windows_by_name() {
         let value = as_value(&quotas());
         assert_eq!(value["polled"], true);
+        assert_eq!(value["low"], true);
         assert_eq!(value["told"][0]["source"], "fetched");
         assert_eq!(value["told"][0]["ageMs"], 61_000);
         let session = json!({"used": 0.25, "resetsAt": "1970-01-01T00:00:01Z"});

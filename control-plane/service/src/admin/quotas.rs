@@ -19,6 +19,8 @@ pub(crate) struct Known<'a> {
     /// What strategies read.
     pub(crate) combined: Option<QuotaSnapshot>,
     pub(crate) told: Told,
+    /// Little is left of it.
+    pub(crate) low: bool,
     /// A quota endpoint is asked for it.
     pub(crate) polled: bool,
     /// When this was known.
@@ -45,10 +47,16 @@ impl Admin {
     ) -> Known<'a> {
         let now = self.clock.now();
         let told = self.fleet.told(&connection.id);
+        let combined = quota::combined(told.clone(), now);
+        let preflight = &config.settings.quota_preflight;
+        let low = combined
+            .as_ref()
+            .is_some_and(|quota| quota::is_low(quota, &connection.provider, preflight, now));
         Known {
             connection,
-            combined: quota::combined(told.clone(), now),
+            combined,
             told,
+            low,
             polled: endpoint_of(config, connection).is_some(),
             now,
         }

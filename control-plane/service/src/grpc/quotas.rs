@@ -71,6 +71,7 @@ fn told(known: &Known<'_>) -> proto::ConnectionQuotas {
         known: known.combined.as_ref().map(wire::quota::to_proto),
         told: told.collect(),
         polled: known.polled,
+        low: known.low,
     }
 }
 

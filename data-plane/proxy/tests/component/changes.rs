@@ -74,7 +74,7 @@ async fn the_last_resort_answers_and_says_so() {
 #[tokio::test]
 async fn a_spent_retry_budget_hands_on_the_last_failure() {
     let bench = Bench::start_with(Options {
-        settings: json!({"retryBudget": {"ratio": 0.01, "floor": 1}}),
+        settings: json!({"retryBudget": {"ratio": 0.01, "minConcurrent": 1}}),
         ..Options::default()
     })
     .await;

@@ -434,6 +434,24 @@ fn an_account_is_cut_off_until(#[case] snapshot: QuotaSnapshot, #[case] expected
     }
 }
 
+#[rstest]
+#[case::of_this_window(json!({"p1": {"session": 40}}), "b")]
+#[case::just_not(json!({"p1": {"session": 39}}), "a")]
+#[case::of_another_window(json!({"p1": {"weekly": 90}}), "a")]
+#[case::of_another_provider(json!({"p2": {"session": 90}}), "a")]
+fn a_window_may_be_cut_off_earlier(#[case] thresholds: serde_json::Value, #[case] served_by: &str) {
+    let mut settings = no_waits();
+    settings["quotaPreflight"] = json!({"enabled": true, "providerWindowDefaults": thresholds});
+    let steps = ["p1/a/m", "p1/b/m"];
+    let mut world = World::combo(&["p1/a", "p1/b"], &steps, json!({}), settings);
+    let snapshot = QuotaSnapshot {
+        session: Some(used(0.6, Some(5_000))),
+        ..QuotaSnapshot::default()
+    };
+    quota(&mut world, "a", snapshot);
+    assert_eq!(world.dispatch().connection.as_str(), served_by);
+}
+
 /// A provider that tells how much of a minute is left and not when the next begins.
 #[test]
 fn a_full_minute_without_an_end_keeps_an_account_out_for_a_minute() {

@@ -398,6 +398,7 @@ proptest! {
                     "must be at least",
                     "must be at most half",
                     "must be at most a third",
+                    "must be `provider` or `connection`",
                 ];
                 prop_assert!(misfits.iter().any(|misfit| fault.message.contains(misfit)), "{:?}", fault);
             },

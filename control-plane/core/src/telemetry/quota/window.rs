@@ -21,9 +21,23 @@ const NO_WINDOW_MS: u64 = 86_400_000;
 /// What begins anew within this time is no quota that lasts, in ms: one hour.
 const SHORT_MS: u64 = 3_600_000;
 
+/// Which window it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WindowName {
+    /// Of 5 hours.
+    Session,
+    /// Of 7 days, for all models or for one.
+    Weekly,
+    /// Of 30 days.
+    Monthly,
+    /// The provider names no window.
+    Unnamed,
+}
+
 /// A window as it was seen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
+    pub(crate) name: WindowName,
     /// Share that was used, 0..=1.
     pub(crate) used: f64,
     /// When it begins anew, where the provider said so.
@@ -33,10 +47,11 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    fn of(window: &QuotaWindow, length_ms: u64, quota: &QuotaSnapshot) -> Self {
+    fn of(name: WindowName, window: &QuotaWindow, length_ms: u64, quota: &QuotaSnapshot) -> Self {
         let seen_at = window.observed_at.unwrap_or(quota.observed_at);
         let lapses_at = seen_at.plus_ms(length_ms);
         Self {
+            name,
             used: window.used.get().clamp(0.0, 1.0),
             resets_at: window.resets_at,
             over_at: window.resets_at.unwrap_or(lapses_at),
@@ -57,19 +72,19 @@ impl Window {
 /// The window of 5 hours.
 pub(crate) fn session(quota: &QuotaSnapshot) -> Option<Window> {
     let window = quota.session.as_ref()?;
-    Some(Window::of(window, SESSION_MS, quota))
+    Some(Window::of(WindowName::Session, window, SESSION_MS, quota))
 }
 
 /// The window of 7 days.
 pub(crate) fn weekly(quota: &QuotaSnapshot) -> Option<Window> {
     let window = quota.weekly.as_ref()?;
-    Some(Window::of(window, WEEKLY_MS, quota))
+    Some(Window::of(WindowName::Weekly, window, WEEKLY_MS, quota))
 }
 
 /// The window of 30 days.
 pub(crate) fn monthly(quota: &QuotaSnapshot) -> Option<Window> {
     let window = quota.monthly.as_ref()?;
-    Some(Window::of(window, MONTHLY_MS, quota))
+    Some(Window::of(WindowName::Monthly, window, MONTHLY_MS, quota))
 }
 
 /// The windows of 7 days that are this model's alone.
@@ -81,7 +96,7 @@ pub(crate) fn weekly_of_model<'a>(
         .weekly_by_model
         .iter()
         .filter(move |(of, _)| of == model)
-        .map(|(_, window)| Window::of(window, WEEKLY_MS, quota))
+        .map(|(_, window)| Window::of(WindowName::Weekly, window, WEEKLY_MS, quota))
 }
 
 /// Everything together, where the provider names no window of it.
@@ -91,7 +106,12 @@ pub(crate) fn everything(quota: &QuotaSnapshot) -> Option<Window> {
         resets_at: quota.resets_at,
         observed_at: quota.unnamed_observed_at,
     };
-    Some(Window::of(&window, longest_ms(quota), quota))
+    Some(Window::of(
+        WindowName::Unnamed,
+        &window,
+        longest_ms(quota),
+        quota,
+    ))
 }
 
 /// The windows that a model draws on; where none is known, everything together.
@@ -117,6 +137,19 @@ pub(crate) fn lasting<'a>(
     let is_named = named(quota, model).next().is_some();
     windows(quota, model)
         .filter(move |window| is_named || window.over_at.remaining_ms(now) >= SHORT_MS)
+}
+
+/// Every window there is; where none is known, everything together.
+pub(super) fn every(quota: &QuotaSnapshot) -> impl Iterator<Item = Window> + use<'_> {
+    let of_models = quota.weekly_by_model.iter();
+    let of_models =
+        of_models.map(|(_, window)| Window::of(WindowName::Weekly, window, WEEKLY_MS, quota));
+    let mut named = of_all_models(quota).chain(of_models).peekable();
+    let unnamed = match named.peek() {
+        Some(_) => None,
+        None => everything(quota),
+    };
+    named.chain(unnamed)
 }
 
 /// The provider said that the limit is reached, and none of the windows it may have meant began anew since: those that

@@ -190,3 +190,17 @@ pub async fn send(request: Request<Full<Bytes>>) -> Result<Answer> {
         body: body.collect().await?.to_bytes(),
     })
 }
+
+/// A sample of a process's `/metrics`, whose line begins with `sample`.
+///
+/// # Errors
+/// When it cannot be asked, or shows no such sample.
+pub async fn metric(addr: SocketAddr, sample: &str) -> Result<f64> {
+    let request = Request::get(format!("http://{addr}/metrics")).body(Full::default())?;
+    let answer = send(request).await?;
+    let text = String::from_utf8(answer.body.to_vec())?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(sample)?.strip_prefix(' '));
+    Ok(line.with_context(|| format!("no {sample}"))?.parse()?)
+}

@@ -4,12 +4,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use rstest::rstest;
-use tidegate_integration::{LIMIT, World, chat};
-use tidegate_test_support::eventually;
+use tidegate_integration::{LIMIT, World, chat, metric};
 use tidegate_test_support::upstream::{Gate, Mode, Selector, Window};
+use tidegate_test_support::{FleetOptions, eventually};
 
 use super::permits::{Sent, held_at, one_a, reaches, send};
-use super::relay::metric;
 use super::rotation::patient;
 
 /// The fleet with these members of `requestQueue`; only one account is asked, in `only`, or in `both` before provider two.

@@ -8,13 +8,13 @@ use anyhow::{Context as _, Result, ensure};
 use http::Request;
 use http_body_util::Full;
 use hyper::body::Bytes;
-use tidegate_integration::{Answer, CLIENT_KEY, LIMIT, World};
+use tidegate_integration::{Answer, CLIENT_KEY, LIMIT, World, metric};
 use tidegate_test_support::eventually;
 use tidegate_test_support::upstream::{Gate, Mode, Selector};
 use tokio_util::task::TaskTracker;
 
 use super::permits::held_at;
-use super::relay::metric;
+use super::rotation::patient;
 
 const ACCOUNTS: [&str; 4] = ["one-a", "one-b", "one-c", "one-d"];
 const HEADERS: [&str; 3] = ["x-codex-session-id", "x-session-id", "x-omniroute-session"];
@@ -27,7 +27,8 @@ async fn world(ttl_ms: u64) -> Result<World> {
 }
 
 async fn world_with(settings: &str) -> Result<World> {
-    let world = World::start().await?;
+    // What a data plane decides by itself on a busy machine knows of no pins.
+    let world = World::start_with(patient()).await?;
     for connection in ["one-c", "one-d"] {
         world
             .fleet
@@ -98,6 +99,21 @@ async fn assert_counted(world: &World, event: &str, wanted: f64) -> Result<()> {
     Ok(())
 }
 
+/// So many pins were made, or fewer where a busy machine was served without: by a store that was slow, or by a data plane
+/// that decided by itself.
+async fn assert_created(world: &World, wanted: f64) -> Result<()> {
+    let mut without = counted(world, "read_failed").await? + counted(world, "write_failed").await?;
+    for plane in &world.fleet.data_planes {
+        without += metric(plane.admin, "tidegate_dp_decisions_local_total").await?;
+    }
+    let created = counted(world, "created").await?;
+    ensure!(
+        created < wanted + 0.5 && created + without > wanted - 0.5,
+        "{created} pins, {without} decisions without, not {wanted}"
+    );
+    Ok(())
+}
+
 /// Makes the session leave the account where its key places it; returns both.
 async fn moved(world: &World, session: &str) -> Result<(String, String)> {
     let placed = served_by(world, 0, session).await?;
@@ -134,7 +150,7 @@ async fn a_session_stays_with_one_account_over_all_planes() -> Result<()> {
         used.insert(first);
     }
     assert!(used.len() > 1, "sessions spread: {used:?}");
-    assert_counted(&world, "created", 12.0).await
+    assert_created(&world, 12.0).await
 }
 
 #[tokio::test]
@@ -157,7 +173,7 @@ async fn vector_sessions_31_two_first_requests_at_once_have_one_pin() -> Result<
             .collect();
         assert!(served.contains(&2), "{session} was parted: {served:?}");
     }
-    assert_counted(&world, "created", 10.0).await
+    assert_created(&world, 10.0).await
 }
 
 #[tokio::test]
@@ -173,7 +189,7 @@ async fn vector_sessions_30_a_session_that_moved_stays_when_its_first_account_re
         "the failure broke the pin at once"
     );
     // Others are still placed where they belong.
-    assert_counted(&world, "created", 2.0).await
+    assert_created(&world, 2.0).await
 }
 
 #[tokio::test]

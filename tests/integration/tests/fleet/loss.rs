@@ -1,10 +1,11 @@
 //! Parts of the fleet die; traffic and memory survive.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context as _, Error, Result, bail, ensure};
 use serde_json::Value;
 use tidegate_integration::{LIMIT, World, chat};
 use tidegate_test_support::upstream::{Mode, Selector};
@@ -50,8 +51,14 @@ async fn killing_a_control_plane_under_load_costs_no_client_error() -> Result<()
     Ok(())
 }
 
-/// Brings one of each state about: an open breaker, a cooldown, a terminal state, a model lock.
+/// Brings one of each state about: an open breaker, a cooldown, a terminal state, a model lock. None of them ends by time
+/// while a test looks.
 async fn break_things(world: &World) -> Result<()> {
+    let long = world.document().replace(
+        "settings:\n",
+        "settings:\n  connectionCooldown: {apikey: {baseCooldownMs: 600000}}\n",
+    );
+    world.fleet.apply(&long).await?;
     // Provider two: its only connection fails often enough to open the breaker. Each failure cools the
     // connection, so the cooldown is reset in between.
     world.two.set_default(Mode::status(503));
@@ -62,6 +69,12 @@ async fn break_things(world: &World) -> Result<()> {
         eventually(LIMIT, "a request reaches provider two", || async {
             chat(world.data_plane(0).ok()?, "two/m").await.ok()?;
             (world.two.log().count(&Selector::any()) > before).then_some(())
+        })
+        .await?;
+        // A cooldown that came after the next reset would stay.
+        eventually(LIMIT, "the failure is known", || async {
+            let connection = world.connection(0, "two-a").await.ok()?;
+            (connection["state"] == "unavailable").then_some(())
         })
         .await?;
     }
@@ -132,6 +145,44 @@ async fn wait_for_states(world: &World, wanted: &Value) -> Result<()> {
     Ok(())
 }
 
+/// Name, incarnation and revision of each value in the hot store.
+async fn hot_versions(world: &World) -> Result<BTreeSet<[String; 3]>> {
+    let redis = &world.fleet.redis;
+    let keys = redis.command(&["KEYS", "tidegate:1:{s*}:v:*"]).await?;
+    let mut versions = BTreeSet::new();
+    for key in keys.as_array().into_iter().flatten() {
+        let key = key.as_text().context("a name")?;
+        let (_, name) = key.split_once(":v:").context("the name of a value")?;
+        let value = redis.command(&["GET", key]).await?;
+        // Schema, incarnation, revision, end.
+        let header = value.as_text().and_then(|text| text.lines().next());
+        let mut numbers = header.context("a value")?.split(' ').skip(1);
+        let mut next = || Ok::<_, Error>(numbers.next().context("a number")?.to_owned());
+        versions.insert([name.to_owned(), next()?, next()?]);
+    }
+    Ok(versions)
+}
+
+/// Waits until every value of the hot store is in the durable one as well, as new as it is.
+async fn wait_for_checkpoint(world: &World) -> Result<()> {
+    const VERSIONS: &str = "SELECT key, incarnation::numeric + 9223372036854775808, \
+         revision::numeric + 9223372036854775808 FROM hot_checkpoint";
+    eventually(LIMIT, "the checkpoint is complete", || async {
+        let hot = hot_versions(world).await.ok()?;
+        let (postgres, database) = (&world.fleet.postgres, &world.fleet.database);
+        let rows = postgres.execute(database, VERSIONS).await.ok()?;
+        let saved: BTreeSet<[String; 3]> = rows
+            .into_iter()
+            .filter_map(|row| {
+                let columns: Option<Vec<String>> = row.into_iter().collect();
+                columns?.try_into().ok()
+            })
+            .collect();
+        (!hot.is_empty() && hot.is_subset(&saved)).then_some(())
+    })
+    .await
+}
+
 #[tokio::test]
 async fn states_survive_the_restart_of_every_process() -> Result<()> {
     let world = World::start_with(FleetOptions {
@@ -143,12 +194,7 @@ async fn states_survive_the_restart_of_every_process() -> Result<()> {
     })
     .await?;
     let before = broken_states(&world).await?;
-    // The checkpoint follows within a tenth of a second; a reset answers only after it.
-    let reset = world
-        .fleet
-        .ctl_json(0, &["reset", "breakers", "--provider", "claude"])
-        .await?;
-    assert_eq!(reset["checkpointed"], true, "{reset}");
+    wait_for_checkpoint(&world).await?;
 
     let limit = Duration::from_secs(20);
     for plane in &world.fleet.data_planes {

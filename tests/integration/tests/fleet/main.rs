@@ -8,6 +8,7 @@ mod egress;
 mod failover;
 mod gate;
 mod leases;
+mod lines;
 mod loss;
 mod permits;
 mod plans;

@@ -1,12 +1,10 @@
 //! `context-relay`: what a conversation came to follows it to another account, whichever plane serves.
 
-use std::net::SocketAddr;
-
 use anyhow::{Context as _, Result, ensure};
 use http::Request;
 use http_body_util::Full;
 use serde_json::{Value, json};
-use tidegate_integration::{CLIENT_KEY, LIMIT, World, send};
+use tidegate_integration::{CLIENT_KEY, LIMIT, World, metric, send};
 use tidegate_test_support::eventually;
 use tidegate_test_support::upstream::{FakeUpstream, Gate, Reply, Selector};
 
@@ -123,16 +121,6 @@ fn is_told(world: &World) -> Result<bool> {
     let last: Value = turns.last().context("a turn")?;
     let first = &last["messages"][0];
     Ok(first["role"] == "system" && first.to_string().contains(NOTE))
-}
-
-pub(crate) async fn metric(addr: SocketAddr, sample: &str) -> Result<f64> {
-    let request = Request::get(format!("http://{addr}/metrics")).body(Full::default())?;
-    let answer = send(request).await?;
-    let text = String::from_utf8(answer.body.to_vec())?;
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix(sample)?.strip_prefix(' '));
-    Ok(line.with_context(|| format!("no {sample}"))?.parse()?)
 }
 
 /// Turns until a note is made: a store that is slow once is no reason to make one, and the next success asks again.

@@ -55,7 +55,16 @@ pub(crate) struct RunArguments {
     #[arg(long, env = "TIDEGATE_UPSTREAM_CA_FILE")]
     pub(crate) upstream_ca_file: Option<PathBuf>,
 
-    /// How long open streams may take to finish after SIGTERM.
+    /// On SIGTERM: time between readiness going off and the listener closing.
+    #[arg(
+        long,
+        env = "TIDEGATE_DRAIN_DELAY",
+        default_value = "0s",
+        value_parser = humantime::parse_duration
+    )]
+    pub(crate) drain_delay: Duration,
+
+    /// How long open streams may take to finish after that.
     #[arg(
         long,
         env = "TIDEGATE_GRACE",

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use tidegate_proxy::Heartbeats;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 use crate::cli::{Arguments, Command, DemoArguments, RunArguments};
@@ -92,6 +92,7 @@ async fn run(arguments: RunArguments) -> Result<(), Failure> {
         data,
         admin_token,
         upstream_ca_file,
+        drain_delay,
         grace,
         sse_heartbeat_interval_ms,
         sse_comments,
@@ -121,13 +122,28 @@ async fn run(arguments: RunArguments) -> Result<(), Failure> {
         standalone.write_ready_file(&path)?;
     }
     let mut terminate = signal(SignalKind::terminate()).map_err(anyhow::Error::from)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(anyhow::Error::from)?;
     tokio::select! {
-        _ = terminate.recv() => {}
-        interrupted = tokio::signal::ctrl_c() => interrupted.map_err(anyhow::Error::from)?,
+        () = asked_to_end(&mut terminate, &mut interrupt) => {}
+        failed = standalone.failed() => return Err(failed.into()),
+    }
+    tracing::info!(?drain_delay, ?grace, "draining");
+    standalone.announce_drain();
+    tokio::select! {
+        () = tokio::time::sleep(drain_delay) => {}
+        // Asked again: at once.
+        () = asked_to_end(&mut terminate, &mut interrupt) => {}
         failed = standalone.failed() => return Err(failed.into()),
     }
     standalone.drain(grace).await;
     Ok(())
+}
+
+async fn asked_to_end(terminate: &mut Signal, interrupt: &mut Signal) {
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
 }
 
 async fn run_demo(arguments: DemoArguments) -> Result<(), Failure> {

@@ -242,9 +242,13 @@ impl Standalone {
             .with_context(|| path.display().to_string())
     }
 
+    /// Readiness goes off; connections are still accepted.
+    pub(crate) fn announce_drain(&self) {
+        self.proxy.announce_drain();
+    }
+
     /// Finishes what runs within `grace`, delivers reports, writes the last checkpoint, ends.
     pub(crate) async fn drain(self, grace: Duration) {
-        tracing::info!("draining");
         self.proxy.drain(grace).await;
         // The client delivers what waits while the control plane still takes it.
         self.stop_client.cancel();

@@ -1,5 +1,7 @@
 //! What the end-to-end tests share: a fleet before fake providers, and a plain HTTP client.
 
+pub mod streams;
+
 use std::net::SocketAddr;
 use std::time::Duration;
 

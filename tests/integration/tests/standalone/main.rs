@@ -1,6 +1,7 @@
 //! Both planes in one process: real SDK clients, restarts, bad configuration, the demo.
 
 mod streams;
+mod drain;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -26,6 +27,8 @@ struct Standalone {
     openai: FakeUpstream,
     anthropic: FakeUpstream,
     _folder: ScratchDir,
+    _anthropic: FakeUpstream,
+    folder: ScratchDir,
 }
 
 impl Standalone {
@@ -41,6 +44,12 @@ impl Standalone {
     /// With the document changed, and further environment.
     async fn start_with_env(
         env: &[(&str, &str)],
+        Self::start_with_arguments(&[], change).await
+    }
+
+    /// With further arguments, too.
+    async fn start_with_arguments(
+        arguments: &[&str],
         change: impl FnOnce(String) -> String,
     ) -> Result<Self> {
         let folder = ScratchDir::new("standalone")?;
@@ -63,6 +72,7 @@ impl Standalone {
             .args(["--grpc-listen", &grpc_addr.to_string()])
             .args(["--config".as_ref(), config.as_os_str()])
             .args(["--data".as_ref(), folder.path().join("data").as_os_str()])
+            .args(arguments.iter().copied())
             .start()?;
         process.wait_for_http(http_addr, "/readyz", LIMIT).await?;
         Ok(Self {
@@ -72,6 +82,8 @@ impl Standalone {
             openai,
             anthropic,
             _folder: folder,
+            _anthropic: anthropic,
+            folder,
         })
     }
 

@@ -83,7 +83,7 @@ async fn the_sdks_take_every_endpoint() -> Result<()> {
 
 fn early(document: String) -> String {
     document
-        + "settings:\n  streams: {earlyKeepaliveMs: 200}\n  waitForCooldown: {enabled: false}\n"
+        + "settings:\n  streams: {earlyKeepaliveMs: 200}\n  waitForCooldown: {enabled: false}\n  comboCooldownWait: {enabled: false}\n"
 }
 
 /// Runs a client whose request is held until its stream has been promised.

@@ -18,6 +18,7 @@
 //! | [`catalogue`], [`telemetry`] | what models cost and can do; how targets did, and what is left of quotas |
 //! | [`stream`] | when a stream is too slow, is opened again, or is continued |
 //! | [`tool_limit`] | how many tools a provider takes |
+//! | [`usage`] | tokens of attempts, told or estimated, counted once |
 //! | [`routing`] | resolve, gates, exclusions, the attempt driver, final answers |
 
 pub mod admission;
@@ -54,4 +55,5 @@ pub mod stream;
 pub mod telemetry;
 pub mod time;
 pub mod tool_limit;
+pub mod usage;
 pub mod version;

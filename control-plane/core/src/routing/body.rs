@@ -15,6 +15,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::{RequestFacts, intent};
 use crate::session_key::SessionKey;
+use crate::usage::estimated_tokens;
 
 pub use shape::{MAX_DEPTH, ShapeFault, check_shape};
 pub use visit::{read, read_with_session};
@@ -23,8 +24,6 @@ pub use visit::{read, read_with_session};
 pub const HASHED_BYTES: usize = 16 * 1_024;
 /// Longest `prompt_cache_key`, in characters (`routing.md` §8.17). One of more bytes than characters is told by its hash.
 pub const MAX_CACHE_KEY_CHARACTERS: usize = 4_096;
-/// Bytes of text that a token is taken for.
-const BYTES_PER_TOKEN: u64 = 4;
 
 /// What a body says.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -54,10 +53,10 @@ pub struct BodyFacts {
 }
 
 impl BodyFacts {
-    /// Estimate of its input tokens: a quarter of the bytes of its texts and tools, rounded up.
+    /// Estimate of its input tokens, by the bytes of its texts and tools.
     #[must_use]
     pub fn estimated_tokens(&self) -> u64 {
-        self.prompt_bytes.div_ceil(BYTES_PER_TOKEN)
+        estimated_tokens(self.prompt_bytes)
     }
 
     /// What equal prompt prefixes have in common (`routing.md` §8.17): the key that the client gives, else a hash of

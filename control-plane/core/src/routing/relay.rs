@@ -32,6 +32,7 @@ use crate::number::Finite;
 use crate::session_key::SessionKey;
 use crate::telemetry::QuotaSnapshot;
 use crate::time::Timestamp;
+use crate::usage::estimated_tokens;
 
 use super::strategy::quota::{SESSION_MS, Window, is_enough, lasting};
 use super::{RequestFacts, Route};
@@ -248,7 +249,6 @@ pub fn summary_facts(
     target_key: &str,
     prompt_bytes: usize,
 ) -> RequestFacts {
-    const BYTES_PER_TOKEN: u64 = 4;
     let bytes = u64::try_from(prompt_bytes).unwrap_or(u64::MAX);
     let (model, member) = match &terms.model {
         Some(model) => (model.as_str(), None),
@@ -268,7 +268,7 @@ pub fn summary_facts(
         tags: facts.tags.clone(),
         budget: facts.budget,
         budget_fallback: facts.budget_fallback,
-        estimated_tokens: Some(bytes.div_ceil(BYTES_PER_TOKEN)),
+        estimated_tokens: Some(estimated_tokens(bytes)),
         ..RequestFacts::new(model, facts.protocol)
     }
 }

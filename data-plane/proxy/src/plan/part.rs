@@ -1,6 +1,7 @@
 //! One part of a plan: a request to one step, whose answer is read here.
 
 use tidegate_core::routing::{Rejection, RequestFacts, Shortfall};
+use tidegate_core::usage::estimated_tokens;
 
 use crate::control_port::ControlPort;
 use crate::drive::{Drive, End, Source};
@@ -46,9 +47,8 @@ pub(super) fn silent_facts(facts: &RequestFacts, step: u32) -> RequestFacts {
 
 /// As many tokens more as a text has; an estimate like that of the rest.
 pub(super) fn grown(estimate: Option<u64>, text_bytes: usize) -> Option<u64> {
-    const BYTES_PER_TOKEN: u64 = 4;
     let bytes = u64::try_from(text_bytes).unwrap_or(u64::MAX);
-    Some(estimate?.saturating_add(bytes.div_ceil(BYTES_PER_TOKEN)))
+    Some(estimate?.saturating_add(estimated_tokens(bytes)))
 }
 
 /// Drives a part to its end.

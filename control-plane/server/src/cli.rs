@@ -82,6 +82,9 @@ pub(crate) struct Args {
     )]
     pub(crate) decision_store_limit: Duration,
 
+    #[command(flatten)]
+    pub(crate) history: HistoryArgs,
+
     /// How long to wait for the database at start
     #[arg(
         long,
@@ -108,6 +111,51 @@ pub(crate) enum Command {
     Run,
     /// Bring the database's schema up to date and end; safe to run twice at once
     Migrate,
+}
+
+/// What is kept of the past
+#[derive(Debug, clap::Args)]
+pub(crate) struct HistoryArgs {
+    /// How long tokens of attempts are kept; 0s is for ever, less than a day is refused
+    #[arg(
+        long,
+        env = "TIDEGATE_KEEP_USAGE",
+        default_value = "90days",
+        value_parser = humantime::parse_duration,
+        global = true
+    )]
+    pub(crate) keep_usage: Duration,
+
+    /// The same for changes of breakers, cooldowns, locks and terminal states
+    #[arg(
+        long,
+        env = "TIDEGATE_KEEP_TRANSITIONS",
+        default_value = "90days",
+        value_parser = humantime::parse_duration,
+        global = true
+    )]
+    pub(crate) keep_transitions: Duration,
+
+    /// The same for what administrators did
+    #[arg(
+        long,
+        env = "TIDEGATE_KEEP_AUDIT",
+        default_value = "365days",
+        value_parser = humantime::parse_duration,
+        global = true
+    )]
+    pub(crate) keep_audit: Duration,
+
+    /// A data plane with answers under way that is not heard of for so long is lost, and their tokens are recorded as
+    /// unknown; from 2s to 1h
+    #[arg(
+        long,
+        env = "TIDEGATE_SILENCE_LIMIT",
+        default_value = "60s",
+        value_parser = humantime::parse_duration,
+        global = true
+    )]
+    pub(crate) silence_limit: Duration,
 }
 
 /// The durable store

@@ -3,17 +3,20 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use secrecy::{ExposeSecret as _, SecretString};
-use tidegate_control::plane::{Certificate, DecisionLimits, Identity, ServerTlsConfig, Tokens};
+use tidegate_control::plane::{
+    Certificate, DecisionLimits, Identity, Retention, ServerTlsConfig, Tokens,
+};
 use tidegate_core::settings::Overrides;
 use tidegate_store::seal::{Sealer, SealingKey};
 use tidegate_store_redis::{RedisConfig, RedisMode};
 
-use crate::cli::{Args, DatabaseArgs, RedisArgs, RedisKind, SecretArgs, TlsArgs};
+use crate::cli::{Args, DatabaseArgs, HistoryArgs, RedisArgs, RedisKind, SecretArgs, TlsArgs};
 
 /// Longest value of a contract variable that overrides defaults, in bytes.
 const MAX_OVERRIDE_BYTES: usize = 64;
@@ -33,6 +36,8 @@ pub(crate) struct Settings {
     pub(crate) ready_file: Option<PathBuf>,
     pub(crate) grace: Duration,
     pub(crate) decision_limits: DecisionLimits,
+    pub(crate) silence_limit: Duration,
+    pub(crate) retention: Retention,
     pub(crate) start_limit: Duration,
     pub(crate) log: String,
     pub(crate) environment: BTreeMap<String, String>,
@@ -41,6 +46,11 @@ pub(crate) struct Settings {
 
 /// Nobody waits longer for a decision.
 const MAX_DECISION_LIMIT: Duration = Duration::from_secs(10);
+/// How long a data plane may be silent.
+const SILENCE_LIMITS: RangeInclusive<Duration> =
+    Duration::from_secs(2)..=Duration::from_secs(3_600);
+/// History is kept for as long as this, or for ever: what is repeated later would count again.
+const MIN_RETENTION: Duration = Duration::from_secs(86_400);
 
 impl Settings {
     /// Makes sense of flags and environment.
@@ -61,6 +71,7 @@ impl Settings {
             grace,
             decision_limit,
             decision_store_limit,
+            history,
             start_limit,
             log,
             validate,
@@ -93,6 +104,7 @@ impl Settings {
         if serves {
             check_open(grpc_listen, &tokens)?;
         }
+        let (silence_limit, retention) = history_limits(&history)?;
         tracing_subscriber::EnvFilter::try_new(&log).context("TIDEGATE_LOG is not a filter")?;
         Ok(Self {
             grpc_listen,
@@ -110,12 +122,43 @@ impl Settings {
                 decide: decision_limit,
                 store_call: decision_store_limit,
             },
+            silence_limit,
+            retention,
             start_limit,
             log,
             environment: overrides(environment),
             validate_only: validate,
         })
     }
+}
+
+fn history_limits(args: &HistoryArgs) -> Result<(Duration, Retention)> {
+    let HistoryArgs {
+        keep_usage,
+        keep_transitions,
+        keep_audit,
+        silence_limit,
+    } = args;
+    ensure!(
+        SILENCE_LIMITS.contains(silence_limit),
+        "--silence-limit must be from 2s to 1h"
+    );
+    let keep = |flag: &str, keep: Duration| {
+        if keep.is_zero() {
+            return Ok(None);
+        }
+        ensure!(
+            keep >= MIN_RETENTION,
+            "{flag} must be 0s, which is for ever, or at least a day"
+        );
+        Ok(Some(keep))
+    };
+    let retention = Retention {
+        usage: keep("--keep-usage", *keep_usage)?,
+        transitions: keep("--keep-transitions", *keep_transitions)?,
+        audit: keep("--keep-audit", *keep_audit)?,
+    };
+    Ok((*silence_limit, retention))
 }
 
 fn trust(args: SecretArgs, serves: bool) -> Result<(Option<Sealer>, Tokens)> {
@@ -304,6 +347,37 @@ mod tests {
     #[test]
     fn migration_needs_the_database_only() {
         assert!(read(&["migrate", "--database-url", "postgres://h/d"]).is_ok());
+    }
+
+    #[test]
+    fn history_is_kept_for_a_day_or_more_or_for_ever() {
+        let with = |flag: &'static str, value: &'static str| {
+            let mut args = good();
+            args.extend([flag, value]);
+            read(&args).map(|settings| (settings.silence_limit, settings.retention))
+        };
+        let untold = (Duration::from_secs(60), Retention::default());
+        assert_eq!(read(&good()).unwrap().retention, untold.1);
+        let (silence_limit, kept) = with("--keep-usage", "0s").unwrap();
+        let expected = Retention {
+            usage: None,
+            ..untold.1
+        };
+        assert_eq!((silence_limit, kept), (untold.0, expected));
+        let (_, kept) = with("--keep-audit", "1day").unwrap();
+        assert_eq!(kept.audit, Some(MIN_RETENTION));
+        let (silence_limit, _) = with("--silence-limit", "2s").unwrap();
+        assert_eq!(silence_limit, Duration::from_secs(2));
+        for (flag, value) in [
+            ("--keep-usage", "23h"),
+            ("--keep-transitions", "1s"),
+            ("--keep-audit", "1ms"),
+            ("--silence-limit", "1s"),
+            ("--silence-limit", "2h"),
+        ] {
+            let error = with(flag, value).unwrap_err().to_string();
+            assert!(error.contains(flag), "{error}");
+        }
     }
 
     #[test]

@@ -70,6 +70,8 @@ async fn serve(settings: Settings) -> Result<ExitCode> {
         ready_file,
         grace,
         decision_limits,
+        silence_limit,
+        retention,
         start_limit,
         environment,
         ..
@@ -105,6 +107,8 @@ async fn serve(settings: Settings) -> Result<ExitCode> {
             environment,
             drain_limit: grace,
             decision_limits,
+            silence_limit,
+            retention,
             registry: SharedRegistry::default(),
         },
         hot.clone(),

@@ -18,6 +18,8 @@
 //! | `lead` | who does what one replica does for all |
 //! | `outbound` | one HTTP request of our own |
 //! | `refresh` | renews access tokens, one replica at a time |
+//! | `usage` | tokens of attempts, counted once; data planes that were lost |
+//! | `retention` | deletes history that is too old |
 //! | `admin` | what operators ask and do |
 //! | `schema` | which schema of values may be written |
 //! | `grpc` | messages to use cases and back |
@@ -46,8 +48,10 @@ pub mod plane;
 mod quota_poll;
 mod record;
 mod refresh;
+mod retention;
 mod schema;
 mod shared_value;
 pub mod telemetry;
+mod usage;
 mod view;
 mod watch;

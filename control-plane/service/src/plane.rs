@@ -47,12 +47,18 @@ use crate::quota_poll::{self, Poller};
 use crate::record::history::history;
 use crate::record::{Parts, Recorder};
 use crate::refresh::{self, Refresher};
+use crate::retention::Cleaner;
+pub use crate::retention::Retention;
 use crate::schema::Schemas;
 use crate::telemetry::metrics::Metrics;
 pub use crate::telemetry::metrics::SharedRegistry;
+use crate::usage::Usages;
+use crate::usage::reaper::Reaper;
 use crate::view::View;
 use crate::watch::{Live, Watchers};
 
+/// A data plane with answers under way that is silent for so long is taken for lost, unless told otherwise.
+pub const DEFAULT_SILENCE_LIMIT: Duration = Duration::from_secs(60);
 /// How often [`ControlPlane::ready`] looks.
 const READY_POLL: Duration = Duration::from_millis(10);
 
@@ -69,6 +75,10 @@ pub struct ControlPlaneConfig {
     pub drain_limit: Duration,
     /// Time limits of decisions.
     pub decision_limits: DecisionLimits,
+    /// A data plane that has answers under way and is silent for so long is lost.
+    pub silence_limit: Duration,
+    /// How long history is kept.
+    pub retention: Retention,
     /// Where this replica's metrics are named, with the prefix `tidegate_cp`.
     pub registry: SharedRegistry,
 }
@@ -212,6 +222,22 @@ impl ControlPlane {
             Arc::clone(&published),
             Arc::clone(&mirror),
         );
+        let usages = Arc::new(Usages {
+            durable: Arc::clone(&durable),
+            metrics: Arc::clone(&metrics),
+            silence_limit: config.silence_limit,
+        });
+        let reaper = Reaper::new(
+            Arc::clone(&durable),
+            Arc::clone(&metrics),
+            config.silence_limit,
+        );
+        let cleaner = Cleaner {
+            durable: Arc::clone(&durable),
+            clock: Arc::clone(&clock),
+            metrics: Arc::clone(&metrics),
+            retention: config.retention,
+        };
         let live = Live::default();
         let teller = Teller {
             replica: config.replica.clone(),
@@ -286,6 +312,7 @@ impl ControlPlane {
                 metrics: Arc::clone(&metrics),
             }),
             leases,
+            usages,
             admin: Arc::new(Admin {
                 replica: config.replica,
                 hot: Arc::clone(&hot),
@@ -327,6 +354,8 @@ impl ControlPlane {
                 recorder.adopt_credentials_forever(),
                 fleet.run(fleet_config),
                 teller.run(),
+                reaper.run(),
+                cleaner.run(),
             );
         }));
         Self {

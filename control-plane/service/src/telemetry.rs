@@ -11,3 +11,4 @@ mod lease_metrics;
 pub(crate) mod metrics;
 pub(crate) mod pin_metrics;
 mod quota_metrics;
+mod usage_metrics;

@@ -23,9 +23,14 @@ pub(crate) fn from_ordered(stored: i64) -> u64 {
     stored.cast_unsigned() ^ TOP
 }
 
-/// Encodes a number that is compared for equality only. Only ever decoded by people.
+/// Encodes a number that is compared for equality only.
 pub(crate) fn bits(number: u64) -> i64 {
     number.cast_signed()
+}
+
+/// Decodes [`bits`].
+pub(crate) fn from_bits(stored: i64) -> u64 {
+    stored.cast_unsigned()
 }
 
 /// Encodes a count, at most the largest that fits.

@@ -15,6 +15,7 @@ mod leadership;
 mod leases;
 mod pins;
 mod tokens;
+mod usage;
 
 use std::str::FromStr;
 use std::time::Duration;

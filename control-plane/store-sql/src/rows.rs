@@ -5,6 +5,7 @@ pub(crate) mod leases;
 pub(crate) mod pins;
 mod read;
 pub(crate) mod tokens;
+pub(crate) mod usage;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,7 +15,6 @@ use tidegate_core::ids::PlaneIncarnation;
 use tidegate_core::time::Timestamp;
 use tidegate_store::durable::{
     DurableStoreError, MAX_AUDIT_TEXT_BYTES, MAX_LIST_ROWS, SealedCredential, SealedSecrets,
-    UsageRecord,
 };
 use tidegate_store::hot::{Entry, ReportMark};
 
@@ -49,14 +49,6 @@ pub(crate) fn highest_of_each(marks: &[ReportMark]) -> Vec<ReportMark> {
         .into_iter()
         .map(|(plane, number)| ReportMark { plane, number })
         .collect()
-}
-
-/// The records in the order of attempts, so that two writers that hold some of the same ones cannot block each
-/// other for good.
-pub(crate) fn by_attempt(records: &[UsageRecord]) -> Vec<&UsageRecord> {
-    let mut records: Vec<&UsageRecord> = records.iter().collect();
-    records.sort_by_key(|record| record.attempt);
-    records
 }
 
 /// Refuses lists of secrets that no table can hold.

@@ -20,6 +20,7 @@ mod leases;
 mod lock;
 mod pins;
 mod tokens;
+mod usage;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

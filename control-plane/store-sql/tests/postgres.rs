@@ -15,13 +15,15 @@ mod lease_races;
 mod leases;
 #[path = "postgres/schema.rs"]
 mod schema;
+#[path = "postgres/usage.rs"]
+mod usage;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tidegate_store::durable::DurableStore;
-use tidegate_store::durable::conformance::{CaseError, CaseResult, Damage, Fixture};
+use tidegate_store::durable::conformance::{CaseError, CaseResult, Damage, Fixture, UsageRow};
 use tidegate_store_sql::{PgDurableStore, SqlLimits};
 use tidegate_test_support::Postgres;
 
@@ -87,6 +89,39 @@ impl Fixture for OnPostgres {
         })
         .await;
         Ok(())
+    }
+
+    async fn usage(&self) -> Result<Vec<UsageRow>, CaseError> {
+        let sql = format!(
+            "SELECT {} FROM usage ORDER BY plane, number",
+            UsageRow::COLUMNS
+        );
+        let number = |text: &str| text.parse::<i64>().map(i64::cast_unsigned);
+        let mut read = Vec::new();
+        for row in self.sql(&sql).await {
+            let [plane, id, at, input, output, source] = <[_; 6]>::try_from(row).unwrap();
+            let needed = |text: Option<String>| number(&text.unwrap());
+            let optional = |text: Option<String>| text.map(|text| number(&text)).transpose();
+            read.push(UsageRow {
+                plane: needed(plane)?,
+                number: needed(id)?,
+                at: needed(at)?,
+                input: optional(input)?,
+                output: optional(output)?,
+                source,
+            });
+        }
+        Ok(read)
+    }
+
+    async fn under_way(&self) -> Result<(u64, u64), CaseError> {
+        let sql = "SELECT (SELECT count(*) FROM open_attempts),
+                          (SELECT count(*) FROM open_attempt_planes)";
+        let mut counts = Vec::new();
+        for value in self.sql(sql).await.concat() {
+            counts.push(value.unwrap().parse()?);
+        }
+        Ok((counts[0], counts[1]))
     }
 }
 

@@ -14,7 +14,7 @@ use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, Connection as _, Executor as _, SqliteConnection};
 use tempfile::TempDir;
 use tidegate_core::config::Document;
-use tidegate_store::durable::conformance::{CaseError, CaseResult, Damage, Fixture};
+use tidegate_store::durable::conformance::{CaseError, CaseResult, Damage, Fixture, UsageRow};
 use tidegate_store::durable::{
     ConfigurationStore as _, DurableStore, DurableStoreError, Leadership as _, SealedSecrets,
 };
@@ -55,6 +55,37 @@ impl Fixture for OnSqlite {
         };
         foreign(&self.path).await.execute(sql).await?;
         Ok(())
+    }
+
+    async fn usage(&self) -> Result<Vec<UsageRow>, CaseError> {
+        let sql = format!(
+            "SELECT {} FROM usage ORDER BY plane, number",
+            UsageRow::COLUMNS
+        );
+        type Row = (i64, i64, i64, Option<i64>, Option<i64>, Option<String>);
+        let rows: Vec<Row> = sqlx::query_as(sqlx::AssertSqlSafe(sql))
+            .fetch_all(&mut foreign(&self.path).await)
+            .await?;
+        let rows = rows
+            .into_iter()
+            .map(|(plane, number, at, input, output, source)| UsageRow {
+                plane: plane.cast_unsigned(),
+                number: number.cast_unsigned(),
+                at: at.cast_unsigned(),
+                input: input.map(i64::cast_unsigned),
+                output: output.map(i64::cast_unsigned),
+                source,
+            });
+        Ok(rows.collect())
+    }
+
+    async fn under_way(&self) -> Result<(u64, u64), CaseError> {
+        let sql = "SELECT (SELECT count(*) FROM open_attempts),
+                          (SELECT count(*) FROM open_attempt_planes)";
+        let (attempts, planes): (i64, i64) = sqlx::query_as(sql)
+            .fetch_one(&mut foreign(&self.path).await)
+            .await?;
+        Ok((attempts.cast_unsigned(), planes.cast_unsigned()))
     }
 }
 

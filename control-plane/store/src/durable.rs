@@ -11,12 +11,13 @@ mod handoffs;
 mod leases;
 mod pins;
 mod tokens;
+mod usage;
 
 use std::fmt::Debug;
 
 use async_trait::async_trait;
 use tidegate_core::config::Document;
-use tidegate_core::ids::{AttemptId, ConnectionId, KeyId, ModelId, ProviderId, Shard};
+use tidegate_core::ids::{ConnectionId, ProviderId, Shard};
 use tidegate_core::state::Transition;
 use tidegate_core::time::Timestamp;
 
@@ -29,6 +30,7 @@ pub use tokens::{
     LeaseAnswer, LeasedToken, RefreshedToken, SaveAnswer, SealedGrant, SealedToken, TokenLease,
     TokenRow, TokenStore,
 };
+pub use usage::{MAX_REAPED_ATTEMPTS, Reaped, UsageStore};
 
 /// Why a call to the durable store failed.
 #[derive(Debug, thiserror::Error)]
@@ -201,27 +203,6 @@ pub trait CheckpointStore {
     async fn delete_expired_checkpoint(&self, now: Timestamp) -> Result<u64, DurableStoreError>;
 }
 
-/// Tokens of one attempt, counted once.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UsageRecord {
-    /// Unique: a second record of the same attempt changes nothing.
-    pub attempt: AttemptId,
-    /// When the attempt ended, in the store's time.
-    pub at: Timestamp,
-    /// Provider.
-    pub provider: ProviderId,
-    /// Connection.
-    pub connection: ConnectionId,
-    /// Model.
-    pub model: ModelId,
-    /// Client's key, where one was used.
-    pub key: Option<KeyId>,
-    /// Prompt tokens, if known.
-    pub input_tokens: Option<u64>,
-    /// Completion tokens, if known.
-    pub output_tokens: Option<u64>,
-}
-
 /// What an administrator did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditEntry {
@@ -242,7 +223,26 @@ pub const MAX_AUDIT_TEXT_BYTES: usize = 4_096;
 /// Most rows a list returns, whatever is asked for.
 pub const MAX_LIST_ROWS: u32 = 1_000;
 
-/// History: append-only.
+/// Most rows of history that one call deletes: few, since there are indexes to be kept, and a call has little time.
+pub const MAX_HISTORY_ROWS: u32 = 2_000;
+
+/// What grows with time, and is deleted when it is too old.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum History {
+    /// Tokens of attempts.
+    Usage,
+    /// Transitions.
+    Transitions,
+    /// The audit trail.
+    Audit,
+}
+
+impl History {
+    /// All there is.
+    pub const ALL: [Self; 3] = [Self::Usage, Self::Transitions, Self::Audit];
+}
+
+/// History: append-only, until it is old.
 #[async_trait]
 pub trait HistoryStore {
     /// Appends transitions, all or none. A caller that is not sure repeats it; `id` (unique) makes that
@@ -260,8 +260,13 @@ pub trait HistoryStore {
         limit: u32,
     ) -> Result<Vec<Transition>, DurableStoreError>;
 
-    /// Records usage, each attempt once; returns how many were new.
-    async fn record_usage(&self, records: &[UsageRecord]) -> Result<u64, DurableStoreError>;
+    /// Deletes what happened before `before`, at most [`MAX_HISTORY_ROWS`] rows; returns how many. Ask again while it is
+    /// not 0.
+    async fn delete_history(
+        &self,
+        history: History,
+        before: Timestamp,
+    ) -> Result<u64, DurableStoreError>;
 
     /// The newest entries of the audit trail, newest first, at most `limit` and [`MAX_LIST_ROWS`].
     async fn list_audit(&self, limit: u32) -> Result<Vec<AuditEntry>, DurableStoreError>;
@@ -291,6 +296,7 @@ pub trait DurableStore:
     + PinStore
     + CheckpointStore
     + HistoryStore
+    + UsageStore
     + Leadership
     + Debug
     + Send

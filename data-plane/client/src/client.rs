@@ -14,6 +14,7 @@ use tidegate_core::ids::{
 use tidegate_core::outcome::AttemptOutcome;
 use tidegate_core::pace::LinePace;
 use tidegate_core::time::Timestamp;
+use tidegate_core::usage::{OpenAttempt, UsageRecord};
 use tidegate_proto::config::v1 as proto;
 use tidegate_wire::attempt::id_to_proto;
 use tokio::sync::{Semaphore, watch};
@@ -33,7 +34,6 @@ use crate::notices::Notices;
 use crate::permits::{Kind, Permits};
 use crate::port::{
     Admission, AdmissionAsk, Answer, Ask, Lesson, Observation, PermitWait, PermitWaited, Snapshot,
-    Usage,
 };
 use crate::replicas::{ReplicaStatus, Replicas, ReplicasError};
 use crate::report::queue::{QueueLimits, ReportQueue};
@@ -42,6 +42,7 @@ use crate::shadow::{Scene, Shadow};
 use crate::snapshot_file;
 use crate::telemetry::TelemetryQueue;
 use crate::usage::UsageQueue;
+use crate::usage::open::OpenAttempts;
 use crate::view::LocalView;
 
 /// The only door of a data plane to the control plane. Clones are handles on the same client.
@@ -93,6 +94,7 @@ pub(crate) struct Inner {
     pub(crate) stop: CancellationToken,
     reports: Reports,
     usages: UsageQueue,
+    under_way: OpenAttempts,
     confirmed: AtomicBool,
     following: AtomicBool,
     live_data_planes: AtomicU32,
@@ -187,6 +189,7 @@ impl PlaneClient {
             ),
             telemetry: TelemetryQueue::new(incarnation, limits.flush, metrics.clone()),
             usages: UsageQueue::new(limits.max_usages, limits.flush, metrics.clone()),
+            under_way: OpenAttempts::new(incarnation, limits.max_usages, metrics.clone()),
             shadow,
             limits,
             metrics,
@@ -219,10 +222,14 @@ impl PlaneClient {
         });
         let recording = Arc::clone(&inner);
         tracker.spawn(async move {
-            recording
-                .usages
-                .run(&recording.replicas, &recording.stop)
-                .await;
+            let Inner {
+                usages,
+                under_way,
+                replicas,
+                stop,
+                ..
+            } = &*recording;
+            tokio::join!(usages.run(replicas, stop), under_way.run(replicas, stop));
         });
         let observing = Arc::clone(&inner);
         tracker.spawn(async move {
@@ -359,9 +366,16 @@ impl PlaneClient {
         inner.reports.push(report, urgent, moment);
     }
 
+    /// The answer of an attempt begins, so a record of its tokens is due. Never waits. Where this data plane is lost
+    /// before, the control plane knows what it was that nobody recorded.
+    pub fn opens(&self, open: OpenAttempt) {
+        self.inner.under_way.opens(open);
+    }
+
     /// Takes the tokens of an attempt and never waits.
-    pub fn record_usage(&self, usage: Usage) {
-        self.inner.usages.push(usage);
+    pub fn record_usage(&self, record: UsageRecord) {
+        self.inner.under_way.ends(record.attempt);
+        self.inner.usages.push(record);
     }
 
     /// Takes what strategies want to know of and never waits.

@@ -68,6 +68,12 @@ metrics! {
     usage_recorded: Counter = "usage_recorded";
     /// Token records dropped because the queue was full or the control plane refused them
     usage_dropped: Counter = "usage_dropped";
+    /// Answers under way of which a control plane knows that a token record is due
+    usage_under_way: Gauge = "usage_under_way";
+    /// Answers that are not told of while they are under way, because too many are
+    usage_under_way_untold: Counter = "usage_under_way_untold";
+    /// Messages about answers under way that no replica took; they are sent again
+    usage_under_way_failed: Counter = "usage_under_way_failed";
     /// Messages of telemetry that a control plane took
     telemetry_sent: Counter = "telemetry_sent";
     /// Times that a message of telemetry was not taken and kept for later

@@ -10,9 +10,7 @@ use secrecy::SecretString;
 use tidegate_core::admission::{PaceLimits, Place, Told};
 use tidegate_core::classify::Classification;
 use tidegate_core::config::Config;
-use tidegate_core::ids::{
-    AttemptId, ComboName, ConnectionId, EgressId, KeyId, ModelId, ProviderId,
-};
+use tidegate_core::ids::{AttemptId, ComboName, ConnectionId, EgressId, ModelId, ProviderId};
 use tidegate_core::outcome::{Attempt, Outcome};
 use tidegate_core::routing::{
     AttemptsSoFar, Counters, Exclusion, Plan, Rejection, RequestFacts, WaitKind,
@@ -232,27 +230,6 @@ pub struct Success {
     pub model: ModelId,
     /// What its answer told of quotas.
     pub quota: Option<QuotaSnapshot>,
-}
-
-/// Tokens of one attempt; a second record of the same attempt changes nothing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Usage {
-    /// The attempt.
-    pub attempt: AttemptId,
-    /// When it ended, in the store's time as known here.
-    pub at: Timestamp,
-    /// Provider.
-    pub provider: ProviderId,
-    /// Connection.
-    pub connection: ConnectionId,
-    /// The upstream's model id.
-    pub model: ModelId,
-    /// The client's key, where one was used.
-    pub key: Option<KeyId>,
-    /// Prompt tokens, if known.
-    pub input_tokens: Option<u64>,
-    /// Completion tokens, if known.
-    pub output_tokens: Option<u64>,
 }
 
 /// Asks whether a request may go to its connection now.

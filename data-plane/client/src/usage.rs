@@ -1,15 +1,18 @@
 //! Token records on their way to the durable store: a queue of their own, in batches, repeated until taken.
 //! Each attempt is recorded once whatever is repeated, so repeating is safe. When there is no room the oldest
 //! go, counted. A batch that the control plane refuses as malformed would be refused for ever; it is dropped
-//! and counted.
+//! and counted. Of answers that take longer, [`open`] tells while they are under way.
+
+pub(crate) mod open;
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tidegate_core::usage::UsageRecord;
 use tidegate_proto::report::v1 as proto;
 use tidegate_proto::report::v1::report_service_client::ReportServiceClient;
-use tidegate_wire::attempt::id_to_proto;
+use tidegate_wire::usage::to_proto;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -17,7 +20,6 @@ use tonic::Code;
 
 use crate::backoff::Backoff;
 use crate::metrics::ClientMetrics;
-use crate::port::Usage;
 use crate::replicas::{Asked, Replicas};
 
 /// Most records in one call (the contract allows 1,000).
@@ -30,7 +32,7 @@ const CALL_LIMIT: Duration = Duration::from_secs(2);
 /// The queue.
 #[derive(Debug)]
 pub(crate) struct UsageQueue {
-    waiting: Mutex<VecDeque<Usage>>,
+    waiting: Mutex<VecDeque<UsageRecord>>,
     capacity: usize,
     flush: Duration,
     changed: Notify,
@@ -49,13 +51,13 @@ impl UsageQueue {
     }
 
     /// Takes a record. Never waits.
-    pub(crate) fn push(&self, usage: Usage) {
+    pub(crate) fn push(&self, record: UsageRecord) {
         let mut waiting = self.waiting.lock();
         if waiting.len() >= self.capacity {
             waiting.pop_front();
             self.metrics.usage_dropped.inc();
         }
-        waiting.push_back(usage);
+        waiting.push_back(record);
         drop(waiting);
         self.changed.notify_one();
     }
@@ -101,7 +103,7 @@ impl UsageQueue {
                     () = stop.cancelled() => {}
                 }
             }
-            let batch: Vec<Usage> = {
+            let batch: Vec<UsageRecord> = {
                 let waiting = self.waiting.lock();
                 waiting.iter().take(BATCH).cloned().collect()
             };
@@ -119,7 +121,7 @@ impl UsageQueue {
     }
 
     /// Takes a delivered batch off the queue. Its front may have been dropped for room meanwhile.
-    fn take_off(&self, batch: &[Usage]) -> u64 {
+    fn take_off(&self, batch: &[UsageRecord]) -> u64 {
         let Some(last) = batch.last() else {
             return 0;
         };
@@ -142,7 +144,7 @@ enum Recorded {
     No,
 }
 
-async fn record(replicas: &Replicas, batch: &[Usage]) -> Recorded {
+async fn record(replicas: &Replicas, batch: &[UsageRecord]) -> Recorded {
     let request = proto::RecordUsageRequest {
         usages: batch.iter().map(to_proto).collect(),
     };
@@ -163,21 +165,4 @@ async fn record(replicas: &Replicas, batch: &[Usage]) -> Recorded {
         }
     }
     Recorded::No
-}
-
-fn to_proto(usage: &Usage) -> proto::Usage {
-    proto::Usage {
-        attempt: Some(id_to_proto(usage.attempt)),
-        at_unix_ms: usage.at.0,
-        provider: usage.provider.to_string(),
-        connection: usage.connection.to_string(),
-        model: usage.model.to_string(),
-        key_id: usage
-            .key
-            .as_ref()
-            .map(ToString::to_string)
-            .unwrap_or_default(),
-        input_tokens: usage.input_tokens,
-        output_tokens: usage.output_tokens,
-    }
 }

@@ -15,5 +15,6 @@ mod component {
     mod setting;
     mod slow;
     mod telemetry;
+    mod under_way;
     mod watch;
 }

@@ -14,9 +14,10 @@ use tidegate_core::lease::{LeaseError, LeaseName, Lifecycle};
 use tidegate_core::outcome::AttemptOutcome;
 use tidegate_core::routing::relay::{HandoffName, Note, Terms};
 use tidegate_core::time::Timestamp;
+use tidegate_core::usage::{OpenAttempt, UsageRecord};
 use tidegate_plane_client::{
     Admission, AdmissionAsk, Answer, Ask, LeaseAnswer, Leased, Lesson, Observation, PermitWait,
-    PermitWaited, Snapshot, Success, Usage,
+    PermitWaited, Snapshot, Success,
 };
 
 /// The control plane as one request sees it.
@@ -62,8 +63,10 @@ pub trait ControlPort: Send + Sync + 'static {
     fn is_learned(&self, connection: &ConnectionId, model: &ModelId) -> bool;
     /// Queues a report; an urgent one is sent at once.
     fn report(&self, report: AttemptOutcome, urgent: bool);
-    /// Queues a usage record.
-    fn record_usage(&self, usage: Usage);
+    /// The answer of an attempt begins, so a usage record of it is due.
+    fn opens(&self, open: OpenAttempt);
+    /// Queues a usage record: the attempt has ended.
+    fn record_usage(&self, record: UsageRecord);
     /// Takes what strategies want to know of (decisions 37 and 39).
     fn observe(&self, observation: Observation);
     /// The note that follows a conversation, and the connection that it was made on; `None` when it is not here as
@@ -158,8 +161,12 @@ impl<T: ControlPort> ControlPort for Arc<T> {
         T::report(self, report, urgent);
     }
 
-    fn record_usage(&self, usage: Usage) {
-        T::record_usage(self, usage);
+    fn opens(&self, open: OpenAttempt) {
+        T::opens(self, open);
+    }
+
+    fn record_usage(&self, record: UsageRecord) {
+        T::record_usage(self, record);
     }
 
     fn observe(&self, observation: Observation) {

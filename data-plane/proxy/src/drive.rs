@@ -446,7 +446,7 @@ impl<C: ControlPort> Drive<C> {
             Observed::Whole(answer) => {
                 self.served = served;
                 life.succeeds();
-                life.uses(answer.tokens);
+                life.uses_answer(&answer);
                 Ok(Some(End::Whole(answer, source)))
             }
             Observed::Stream(status, headers, stream) => {

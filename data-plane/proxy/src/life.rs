@@ -14,6 +14,7 @@ mod family;
 mod target;
 mod telling;
 mod trace;
+mod usage;
 
 use std::sync::Arc;
 
@@ -23,6 +24,7 @@ use tidegate_core::outcome::{Attempt, AttemptOutcome, Outcome};
 use tidegate_core::routing::{RequestFacts, WaitKind};
 use tidegate_core::telemetry::QuotaSnapshot;
 use tidegate_core::telemetry::aggregate::Verdict;
+use tidegate_core::usage::{TokenUsage, ToldTokens};
 use tidegate_plane_client::{Answer, Dispatch, LastFailure, Leased, Running, Step};
 use tokio::time::Instant;
 
@@ -32,9 +34,6 @@ use crate::metrics::{AbortMoment, DecidedBy, DecidedStep, DecisionLabels};
 use crate::occupants::Occupied;
 use crate::proxy::Shared;
 use crate::retries::Held;
-use crate::sse::Tokens;
-use again::SetAside;
-pub(crate) use again::Shown;
 use family::Family;
 use target::Target;
 use trace::Trace;
@@ -57,6 +56,10 @@ struct InFlight {
     sent: Instant,
     /// Its success was reported; a later failure is a second report (decision 8).
     ready: bool,
+    /// What its provider told of tokens.
+    told: ToldTokens,
+    /// Bytes that the model wrote, where they can be counted.
+    written: Option<u64>,
 }
 
 impl InFlight {
@@ -108,7 +111,7 @@ pub(crate) struct Life<C: ControlPort> {
     permit: Option<AttemptId>,
     in_flight: Option<InFlight>,
     /// A stream that failed while the request is sent again in its place.
-    set_aside: Option<SetAside>,
+    set_aside: Option<InFlight>,
     failed: Option<(LastFailure, Target)>,
     /// The combo the request names, where retries of it are counted.
     retried: Option<ComboName>,
@@ -120,10 +123,8 @@ pub(crate) struct Life<C: ControlPort> {
     /// What the client was told; unset until an answer began.
     status: Option<StatusCode>,
     code: Option<String>,
-    /// Of the attempt whose stream is in hand.
-    tokens: Tokens,
-    /// Of attempts before it that the client was shown something of.
-    tokens_before: Tokens,
+    /// Tokens of the attempts that gave an answer.
+    usage: Option<TokenUsage>,
     ended: Option<Ending>,
 }
 
@@ -217,8 +218,7 @@ impl<C: ControlPort> Life<C> {
             traces: Vec::new(),
             status: None,
             code: None,
-            tokens: Tokens::default(),
-            tokens_before: Tokens::default(),
+            usage: None,
             ended: None,
         }
     }
@@ -363,6 +363,8 @@ impl<C: ControlPort> Life<C> {
             _occupied: occupied,
             sent: now,
             ready: false,
+            told: ToldTokens::default(),
+            written: None,
         });
     }
 
@@ -393,6 +395,7 @@ impl<C: ControlPort> Life<C> {
         in_flight
             .target
             .ends(&self.shared.control, verdict, session);
+        self.opens_usage(&report);
         self.report(report, urgent);
     }
 
@@ -434,11 +437,6 @@ impl<C: ControlPort> Life<C> {
     pub(crate) fn answers(&mut self, status: StatusCode, code: Option<&str>) {
         self.status = Some(status);
         self.code = code.map(str::to_owned);
-    }
-
-    /// What is known of the usage; later words win.
-    pub(crate) fn uses(&mut self, tokens: Tokens) {
-        self.tokens = tokens;
     }
 
     /// The request is over.

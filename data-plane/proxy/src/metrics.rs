@@ -1,6 +1,8 @@
 //! Everything the proxy counts, as one typed tree. Labels are closed sets; the first scrape shows every series
 //! of a dense set at zero.
 
+mod tokens;
+
 use std::fmt::Write as _;
 
 /// The words of a closed set as they stand in labels.
@@ -33,6 +35,7 @@ use tidegate_core::outcome::Outcome;
 
 use crate::endpoint::Endpoint;
 pub(crate) use recovery::{AbortLabels, AbortMoment, Continued, RecoveryMetrics, Resent};
+pub(crate) use tokens::TokenMetrics;
 
 /// The metrics of one proxy. Cheap to clone; clones count together.
 #[derive(Clone, Debug)]
@@ -46,6 +49,7 @@ pub struct Metrics {
     /// Attempts that were sent again because the upstream had not processed them.
     pub(crate) upstream_resends: Counter,
     pub(crate) ready_seconds: Histogram,
+    pub(crate) tokens: TokenMetrics,
     pub(crate) decisions: Family<DecisionLabels, Counter>,
     pub(crate) decide_seconds: Histogram,
     pub(crate) streams_open: Gauge,
@@ -364,6 +368,7 @@ impl Metrics {
             attempts: Family::default(),
             upstream_resends: Counter::default(),
             ready_seconds: request_buckets(),
+            tokens: TokenMetrics::default(),
             decisions: Family::default(),
             decide_seconds: Histogram::new(exponential_buckets(0.000_1, 2.0, 14)),
             streams_open: Gauge::default(),
@@ -430,6 +435,7 @@ impl Metrics {
     }
 
     fn name_in(&self, registry: &mut Registry) {
+        self.tokens.name_in(registry);
         registry.register(
             "requests",
             "Requests by endpoint and end",

@@ -159,8 +159,8 @@ impl Passage {
         let (judge, ready, turn) = (&mut self.judge, &mut self.ready, &mut self.turn);
         self.scanner.finish(&mut |event| {
             *ready |= judge.see(&event, None).ready && judge.error.is_none();
-            if judge.end > End::Open {
-                judge.see(&event, turn.as_mut());
+            if let (Some(turn), true) = (turn.as_mut(), judge.end > End::Open) {
+                judge.retell(&event, turn);
             }
         });
         self.judge.finish();
@@ -219,6 +219,11 @@ impl Passage {
 
     pub(crate) fn tokens(&self) -> Tokens {
         self.judge.tokens
+    }
+
+    /// Bytes that the model wrote; `None` of a stream of which nothing was understood.
+    pub(crate) fn written(&self) -> Option<u64> {
+        self.judge.written()
     }
 
     pub(crate) fn dialect(&self) -> Dialect {

@@ -22,7 +22,7 @@ use crate::refusal::Refusal;
 use crate::request::RequestBody;
 use crate::sse::Dialect;
 
-pub(crate) use bodies::{Conversation, text};
+pub(crate) use bodies::{Conversation, Unreadable, text};
 
 /// A whole answer to a request that asked for a stream, as a stream of one chunk (decision 32). `None` when it is no answer
 /// of the endpoint.

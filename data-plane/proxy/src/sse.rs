@@ -6,6 +6,7 @@ mod scan;
 mod shapes;
 mod text;
 mod tokens;
+mod written;
 
 pub(crate) use judge::{Class, Dialect, End, Judge, bar};
 pub(crate) use scan::{Event, MAX_EVENT_BYTES, Scanner};

@@ -13,7 +13,9 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use parking_lot::RwLock;
 use prometheus_client::registry::Registry;
 use secrecy::SecretString;
-use tidegate_control::plane::{ControlPlane, ControlPlaneConfig, DecisionLimits, Tokens};
+use tidegate_control::plane::{
+    ControlPlane, ControlPlaneConfig, DEFAULT_SILENCE_LIMIT, DecisionLimits, Retention, Tokens,
+};
 use tidegate_core::config::{Config, Document};
 use tidegate_core::ids::EgressId;
 use tidegate_core::settings::Overrides;
@@ -150,6 +152,8 @@ impl Standalone {
                 environment: contract_variables().collect(),
                 drain_limit: CONTROL_DRAIN,
                 decision_limits: DecisionLimits::same_process(),
+                silence_limit: DEFAULT_SILENCE_LIMIT,
+                retention: Retention::default(),
                 registry: Arc::clone(&registry),
             },
             Arc::new(MemoryHotStore::default()),

@@ -13,6 +13,7 @@ pub mod plan;
 pub mod quota;
 pub mod routing;
 pub mod telemetry;
+pub mod usage;
 
 use tidegate_core::ids::NameError;
 use tidegate_core::version::Version;
@@ -70,10 +71,10 @@ pub(crate) fn name<T>(
     })
 }
 
-pub(crate) fn optional_name<T>(
+pub(crate) fn optional_name<'a, T>(
     field: &'static str,
-    text: &str,
-    make: impl FnOnce(&str) -> Result<T, NameError>,
+    text: &'a str,
+    make: impl FnOnce(&'a str) -> Result<T, NameError>,
 ) -> Result<Option<T>, WireError> {
     if text.is_empty() {
         return Ok(None);

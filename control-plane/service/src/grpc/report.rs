@@ -4,14 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::config::ComboEntry;
-use tidegate_core::ids::{
-    ComboName, ConnectionId, KeyId, ModelId, PlaneIncarnation, ProviderId, SHARDS, Shard,
-};
+use tidegate_core::ids::{ComboName, PlaneIncarnation, SHARDS, Shard};
 use tidegate_core::telemetry::aggregate::Aggregate;
-use tidegate_core::time::Timestamp;
 use tidegate_proto::report::v1 as proto;
 use tidegate_proto::report::v1::report_service_server::ReportService;
-use tidegate_store::durable::{DurableStore, UsageRecord};
 use tidegate_wire as wire;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
@@ -24,9 +20,9 @@ use crate::fleet::Gatherer;
 use crate::record::Recorder;
 use crate::record::queue::{MAX_UNDER_WAY, Progress, Report};
 use crate::telemetry::metrics::{Metrics, ReportFate};
+use crate::usage::Usages;
 
 use super::error::{Refusal, invalid};
-use super::routing::name;
 
 /// Acknowledgements that wait for a data plane to take them: one per shard is enough, later ones cover earlier ones.
 const QUEUE: usize = SHARDS as usize;
@@ -34,10 +30,8 @@ const QUEUE: usize = SHARDS as usize;
 const LINGER: Duration = Duration::from_secs(5);
 /// Highest number of a report that a mark can hold.
 const MAX_NUMBER: u64 = (1 << 53) - 1;
-/// Most usages in a call.
+/// Most usages, and attempts under way, in a call.
 const MAX_USAGES: usize = 1_000;
-/// Limit of recording usage (decision 54).
-const USAGE_LIMIT: Duration = Duration::from_millis(500);
 
 /// The service.
 #[derive(Clone, Debug)]
@@ -45,7 +39,7 @@ pub(super) struct Reports {
     pub(super) recorder: Arc<Recorder>,
     pub(super) fleet: Arc<Gatherer>,
     pub(super) config: Arc<Published>,
-    pub(super) durable: Arc<dyn DurableStore>,
+    pub(super) usages: Arc<Usages>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) tasks: TaskTracker,
     pub(super) drain: CancellationToken,
@@ -82,18 +76,43 @@ impl ReportService for Reports {
         if usages.len() > MAX_USAGES {
             return Err(Refusal::InvalidRequest.status("usages: at most 1000 in a call"));
         }
-        let records = usages
-            .into_iter()
-            .map(usage)
-            .collect::<Result<Vec<_>, Status>>()?;
-        match tokio::time::timeout(USAGE_LIMIT, self.durable.record_usage(&records)).await {
-            Ok(Ok(_new)) => Ok(Response::new(proto::RecordUsageResponse {})),
-            Ok(Err(error)) => {
+        let mut records = Vec::with_capacity(usages.len());
+        for usage in usages {
+            records.push(wire::usage::from_proto(usage).map_err(|error| invalid(&error))?);
+        }
+        match self.usages.record(&records).await {
+            Ok(()) => Ok(Response::new(proto::RecordUsageResponse {})),
+            Err(error) => {
                 tracing::warn!(%error, "usage was not recorded");
                 Err(Refusal::DurableStoreAway.status("usage was not recorded"))
             }
-            Err(_elapsed) => {
-                Err(Refusal::DurableStoreAway.status("usage was not recorded in time"))
+        }
+    }
+
+    async fn report_open_attempts(
+        &self,
+        request: Request<proto::ReportOpenAttemptsRequest>,
+    ) -> Result<Response<proto::ReportOpenAttemptsResponse>, Status> {
+        let proto::ReportOpenAttemptsRequest { plane, opened } = request.into_inner();
+        if plane == 0 {
+            return Err(Refusal::InvalidRequest.status("plane must not be 0"));
+        }
+        if opened.len() > MAX_USAGES {
+            return Err(Refusal::InvalidRequest.status("opened: at most 1000 in a call"));
+        }
+        let plane = PlaneIncarnation(plane);
+        let mut attempts = Vec::with_capacity(opened.len());
+        for open in opened {
+            let open = wire::usage::open_from_proto(plane, open);
+            attempts.push(open.map_err(|error| invalid(&error))?);
+        }
+        match self.usages.open(plane, &attempts).await {
+            Ok(again_within) => Ok(Response::new(proto::ReportOpenAttemptsResponse {
+                again_within_ms: u64::try_from(again_within.as_millis()).unwrap_or(u64::MAX),
+            })),
+            Err(error) => {
+                tracing::debug!(%error, "answers under way were not kept");
+                Err(Refusal::DurableStoreAway.status("answers under way were not kept"))
             }
         }
     }
@@ -137,22 +156,6 @@ fn seen(telemetry: Option<proto::Telemetry>) -> Result<Aggregate, Status> {
         return Err(Refusal::InvalidRequest.status(message));
     }
     wire::telemetry::from_proto(telemetry).map_err(|error| invalid(&error))
-}
-
-fn usage(usage: proto::Usage) -> Result<UsageRecord, Status> {
-    let needed = |field: &str| Refusal::InvalidRequest.status(format!("{field} is missing"));
-    Ok(UsageRecord {
-        attempt: wire::attempt::id_from_proto(usage.attempt).map_err(|it| invalid(&it))?,
-        at: Timestamp(usage.at_unix_ms),
-        provider: name("provider", &usage.provider, ProviderId::new)?
-            .ok_or_else(|| needed("provider"))?,
-        connection: name("connection", &usage.connection, ConnectionId::new)?
-            .ok_or_else(|| needed("connection"))?,
-        model: name("model", &usage.model, ModelId::new)?.ok_or_else(|| needed("model"))?,
-        key: name("key_id", &usage.key_id, KeyId::new)?,
-        input_tokens: usage.input_tokens,
-        output_tokens: usage.output_tokens,
-    })
 }
 
 /// One stream of reports.

@@ -27,6 +27,7 @@ use crate::lease::Leases;
 use crate::plane::Tokens;
 use crate::record::Recorder;
 use crate::telemetry::metrics::Metrics;
+use crate::usage::Usages;
 use crate::watch::Watchers;
 
 use super::admin::AdminApi;
@@ -69,6 +70,7 @@ pub(crate) struct Services {
     pub(crate) handoffs: Arc<Handoffs>,
     pub(crate) leases: Arc<Leases>,
     pub(crate) lanes: Arc<Lanes>,
+    pub(crate) usages: Arc<Usages>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) tasks: TaskTracker,
     pub(crate) drain: CancellationToken,
@@ -140,7 +142,7 @@ fn add_data_plane_services(routes: &mut RoutesBuilder, services: &Services, toke
         recorder: Arc::clone(&services.recorder),
         fleet: Arc::clone(&services.decider.fleet),
         config: Arc::clone(&services.decider.config),
-        durable: Arc::clone(&services.admin.durable),
+        usages: Arc::clone(&services.usages),
         metrics: Arc::clone(&services.metrics),
         tasks: services.tasks.clone(),
         drain: services.drain.clone(),

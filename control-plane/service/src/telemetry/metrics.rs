@@ -29,6 +29,7 @@ use kinds::{
     AdmissionLabel, CallLabel, CallResult, DroppedLabel, FateLabel, GrantLabel, PermitLabel,
     StepLabel, TokenLabel, TurnLabel,
 };
+use super::usage_metrics::UsageMetrics;
 
 /// Where metrics are named. Both planes of one process share one.
 pub type SharedRegistry = Arc<RwLock<Registry>>;
@@ -59,6 +60,8 @@ pub(crate) struct Metrics {
     pub(crate) pins: PinMetrics,
     /// Quotas that are fetched.
     pub(crate) quota: QuotaMetrics,
+    /// Tokens, and history as it goes.
+    pub(crate) usage: UsageMetrics,
     /// Compare-and-sets that were refused for a conflict.
     pub(crate) write_conflicts: Counter,
     /// Shards that were read whole after a doubt.
@@ -107,6 +110,7 @@ impl Metrics {
             leases: LeaseMetrics::default(),
             pins: PinMetrics::default(),
             quota: QuotaMetrics::default(),
+            usage: UsageMetrics::default(),
             write_conflicts: Counter::<u64, AtomicU64>::default(),
             shard_readings: Counter::default(),
             restores: Counter::default(),
@@ -236,6 +240,7 @@ impl Metrics {
         self.leases.register(registry);
         self.pins.register(registry);
         self.quota.register(registry);
+        self.usage.register(registry);
     }
 
     /// Zero is visible from the start.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use secrecy::SecretString;
 use tempfile::TempDir;
 use tidegate_control::plane::{
-    ControlPlane, ControlPlaneConfig, DecisionLimits, SharedRegistry, Tokens,
+    ControlPlane, ControlPlaneConfig, DecisionLimits, Retention, SharedRegistry, Tokens,
 };
 use tidegate_core::ids::{ProviderId, Shard};
 use tidegate_proto::admin::v1 as admin;
@@ -39,6 +39,8 @@ use tonic::transport::{Channel, Endpoint};
 /// The store of each replica, which can be made to fail.
 pub(crate) type Hot = FaultyHotStore<MemoryHotStore>;
 
+/// A data plane that is silent for so long is lost.
+pub(crate) const SILENCE_LIMIT: Duration = Duration::from_secs(3);
 /// How long a test waits for anything.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -55,6 +57,7 @@ pub(crate) struct Fleet {
 /// One control plane and a connection to it.
 pub(crate) struct Replica {
     pub(crate) plane: ControlPlane,
+    registry: SharedRegistry,
     pub(crate) hot: Hot,
     pub(crate) channel: Channel,
 }
@@ -130,6 +133,7 @@ impl Fleet {
     pub(crate) async fn start(&self) -> Replica {
         let number = self.started.fetch_add(1, Ordering::Relaxed);
         let hot = Hot::new(Arc::new(self.memory.clone()), Duration::from_millis(40));
+        let registry = SharedRegistry::default();
         let plane = ControlPlane::start(
             ControlPlaneConfig {
                 replica: format!("replica-{number}"),
@@ -137,7 +141,9 @@ impl Fleet {
                 environment: BTreeMap::new(),
                 drain_limit: Duration::from_secs(10),
                 decision_limits: DecisionLimits::default(),
-                registry: SharedRegistry::default(),
+                silence_limit: SILENCE_LIMIT,
+                retention: Retention::default(),
+                registry: Arc::clone(&registry),
             },
             Arc::new(hot.clone()),
             Arc::clone(&self.durable),
@@ -162,6 +168,7 @@ impl Fleet {
         within("readiness", plane.ready()).await;
         Replica {
             plane,
+            registry,
             hot,
             channel,
         }
@@ -183,6 +190,15 @@ fn key() -> SealingKey {
 }
 
 impl Replica {
+    /// The value of a counter, labels and all, without the prefix.
+    pub(crate) fn counter(&self, name: &str) -> u64 {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry.read()).unwrap();
+        let name = format!("tidegate_cp_{name} ");
+        let value = text.lines().find_map(|line| line.strip_prefix(&name));
+        value.unwrap().parse().unwrap()
+    }
+
     pub(crate) fn routing(&self) -> RoutingServiceClient<Channel> {
         RoutingServiceClient::new(self.channel.clone())
     }

@@ -24,4 +24,6 @@ mod settings;
 #[cfg(test)]
 mod telemetry;
 #[cfg(test)]
+mod usage;
+#[cfg(test)]
 mod watch;

@@ -2,14 +2,17 @@
 
 use async_trait::async_trait;
 use sqlx::{Connection, PgConnection, Postgres};
-use tidegate_core::ids::{ConnectionId, KeyId, ProviderId};
+use tidegate_core::ids::{ConnectionId, ProviderId};
 use tidegate_core::state::Transition;
-use tidegate_store::durable::{AuditEntry, DurableStoreError, HistoryStore, UsageRecord};
+use tidegate_core::time::Timestamp;
+use tidegate_store::durable::{
+    AuditEntry, DurableStoreError, History, HistoryStore, MAX_HISTORY_ROWS,
+};
 
 use super::PgDurableStore;
 use crate::call::{Progress, run};
-use crate::number::{bits, count, moment};
-use crate::rows::{AuditRow, BATCH_ROWS, by_attempt, from_json, list_limit, to_json};
+use crate::number::{moment, present};
+use crate::rows::{AuditRow, BATCH_ROWS, from_json, list_limit, to_json};
 
 #[async_trait]
 impl HistoryStore for PgDurableStore {
@@ -74,28 +77,6 @@ impl HistoryStore for PgDurableStore {
         .await
     }
 
-    async fn record_usage(&self, records: &[UsageRecord]) -> Result<u64, DurableStoreError> {
-        if records.is_empty() {
-            return Ok(0);
-        }
-        let records = by_attempt(records);
-        run::<Postgres, _, _>(
-            &self.pool,
-            self.limits.of_rows(records.len()),
-            async |connection: &mut PgConnection, progress: &Progress| {
-                let mut tx = connection.begin().await?;
-                let mut new = 0_u64;
-                for batch in records.chunks(BATCH_ROWS) {
-                    new = new.saturating_add(insert_usage(&mut tx, batch).await?);
-                }
-                progress.decides();
-                tx.commit().await?;
-                Ok(new)
-            },
-        )
-        .await
-    }
-
     async fn list_audit(&self, limit: u32) -> Result<Vec<AuditEntry>, DurableStoreError> {
         run::<Postgres, _, _>(
             &self.pool,
@@ -113,6 +94,45 @@ impl HistoryStore for PgDurableStore {
                     entries.push(row.read()?);
                 }
                 Ok(entries)
+            },
+        )
+        .await
+    }
+
+    async fn delete_history(
+        &self,
+        history: History,
+        before: Timestamp,
+    ) -> Result<u64, DurableStoreError> {
+        // A row that someone writes or deletes is left for next time.
+        let query = match history {
+            History::Usage => {
+                "DELETE FROM usage WHERE (plane, number) IN (
+                     SELECT plane, number FROM usage WHERE at < $1
+                     LIMIT $2 FOR UPDATE SKIP LOCKED)"
+            }
+            History::Transitions => {
+                "DELETE FROM transitions WHERE seq IN (
+                     SELECT seq FROM transitions WHERE at < $1
+                     ORDER BY at, seq LIMIT $2 FOR UPDATE SKIP LOCKED)"
+            }
+            History::Audit => {
+                "DELETE FROM admin_audit WHERE seq IN (
+                     SELECT seq FROM admin_audit WHERE at < $1
+                     LIMIT $2 FOR UPDATE SKIP LOCKED)"
+            }
+        };
+        run::<Postgres, _, _>(
+            &self.pool,
+            self.limits.call,
+            async |connection: &mut PgConnection, progress: &Progress| {
+                progress.decides();
+                let deleted = sqlx::query(query)
+                    .bind(present(before))
+                    .bind(i64::from(MAX_HISTORY_ROWS))
+                    .execute(connection)
+                    .await?;
+                Ok(deleted.rows_affected())
             },
         )
         .await
@@ -150,55 +170,4 @@ async fn insert_transitions(
     .execute(connection)
     .await
     .map(drop)
-}
-
-async fn insert_usage(
-    connection: &mut PgConnection,
-    batch: &[&UsageRecord],
-) -> Result<u64, sqlx::Error> {
-    let numbers = |column: fn(&UsageRecord) -> i64| -> Vec<i64> {
-        batch.iter().map(|record| column(record)).collect()
-    };
-    let counts = |column: fn(&UsageRecord) -> Option<u64>| -> Vec<Option<i64>> {
-        batch
-            .iter()
-            .map(|record| column(record).map(count))
-            .collect()
-    };
-    let providers: Vec<&str> = batch
-        .iter()
-        .map(|record| record.provider.as_str())
-        .collect();
-    let connections: Vec<&str> = batch
-        .iter()
-        .map(|record| record.connection.as_str())
-        .collect();
-    let models: Vec<&str> = batch.iter().map(|record| record.model.as_str()).collect();
-    let keys: Vec<Option<&str>> = batch
-        .iter()
-        .map(|record| record.key.as_ref().map(KeyId::as_str))
-        .collect();
-    let inserted = sqlx::query(
-        "INSERT INTO usage (plane, number, at, provider, connection, model, key_id,
-                            input_tokens, output_tokens)
-         SELECT plane, number, at, provider, connection, model, key_id, input_tokens, output_tokens
-         FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::text[],
-                     $7::text[], $8::bigint[], $9::bigint[])
-             WITH ORDINALITY AS batch (plane, number, at, provider, connection, model, key_id,
-                                       input_tokens, output_tokens, position)
-         ORDER BY position
-         ON CONFLICT (plane, number) DO NOTHING",
-    )
-    .bind(numbers(|record| bits(record.attempt.plane.0)))
-    .bind(numbers(|record| bits(record.attempt.number)))
-    .bind(numbers(|record| moment(record.at)))
-    .bind(providers)
-    .bind(connections)
-    .bind(models)
-    .bind(keys)
-    .bind(counts(|record| record.input_tokens))
-    .bind(counts(|record| record.output_tokens))
-    .execute(connection)
-    .await?;
-    Ok(inserted.rows_affected())
 }

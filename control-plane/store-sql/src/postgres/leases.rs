@@ -255,7 +255,7 @@ async fn read_own(connection: &mut PgConnection, owner: OwnerHash) -> Result<Fou
     Ok(Found::of_own(own, now))
 }
 
-async fn clock(connection: &mut PgConnection) -> Result<Timestamp, sqlx::Error> {
+pub(super) async fn clock(connection: &mut PgConnection) -> Result<Timestamp, sqlx::Error> {
     let now = sqlx::query_scalar(CLOCK).fetch_one(connection).await?;
     Ok(from_moment(now))
 }

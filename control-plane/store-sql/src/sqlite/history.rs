@@ -2,13 +2,16 @@
 
 use async_trait::async_trait;
 use sqlx::{Sqlite, SqliteConnection};
-use tidegate_core::ids::{ConnectionId, KeyId, ProviderId};
+use tidegate_core::ids::{ConnectionId, ProviderId};
 use tidegate_core::state::Transition;
-use tidegate_store::durable::{AuditEntry, DurableStoreError, HistoryStore, UsageRecord};
+use tidegate_core::time::Timestamp;
+use tidegate_store::durable::{
+    AuditEntry, DurableStoreError, History, HistoryStore, MAX_HISTORY_ROWS,
+};
 
 use super::{SqliteDurableStore, Survives, begin};
 use crate::call::{Progress, run};
-use crate::number::{bits, count, moment};
+use crate::number::{moment, present};
 use crate::rows::{AuditRow, from_json, list_limit, to_json};
 
 #[async_trait]
@@ -84,27 +87,6 @@ impl HistoryStore for SqliteDurableStore {
         .await
     }
 
-    async fn record_usage(&self, records: &[UsageRecord]) -> Result<u64, DurableStoreError> {
-        if records.is_empty() {
-            return Ok(0);
-        }
-        run::<Sqlite, _, _>(
-            &self.writer,
-            self.limits.of_rows(records.len()),
-            async |connection: &mut SqliteConnection, progress: &Progress| {
-                let mut tx = begin(connection, Survives::PowerLoss).await?;
-                let mut new = 0_u64;
-                for record in records {
-                    new = new.saturating_add(insert_usage(&mut tx, record).await?);
-                }
-                progress.decides();
-                tx.commit().await?;
-                Ok(new)
-            },
-        )
-        .await
-    }
-
     async fn list_audit(&self, limit: u32) -> Result<Vec<AuditEntry>, DurableStoreError> {
         run::<Sqlite, _, _>(
             &self.readers,
@@ -126,27 +108,41 @@ impl HistoryStore for SqliteDurableStore {
         )
         .await
     }
-}
 
-async fn insert_usage(
-    connection: &mut SqliteConnection,
-    record: &UsageRecord,
-) -> Result<u64, sqlx::Error> {
-    let inserted = sqlx::query(
-        "INSERT INTO usage (plane, number, at, provider, connection, model, key_id,
-                            input_tokens, output_tokens)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT (plane, number) DO NOTHING",
-    )
-    .bind(bits(record.attempt.plane.0))
-    .bind(bits(record.attempt.number))
-    .bind(moment(record.at))
-    .bind(record.provider.as_str())
-    .bind(record.connection.as_str())
-    .bind(record.model.as_str())
-    .bind(record.key.as_ref().map(KeyId::as_str))
-    .bind(record.input_tokens.map(count))
-    .bind(record.output_tokens.map(count))
-    .execute(connection)
-    .await?;
-    Ok(inserted.rows_affected())
+    async fn delete_history(
+        &self,
+        history: History,
+        before: Timestamp,
+    ) -> Result<u64, DurableStoreError> {
+        let query = match history {
+            History::Usage => {
+                "DELETE FROM usage WHERE rowid IN (
+                     SELECT rowid FROM usage WHERE at < ?1 LIMIT ?2)"
+            }
+            History::Transitions => {
+                "DELETE FROM transitions WHERE seq IN (
+                     SELECT seq FROM transitions WHERE at < ?1 ORDER BY at, seq LIMIT ?2)"
+            }
+            History::Audit => {
+                "DELETE FROM admin_audit WHERE seq IN (
+                     SELECT seq FROM admin_audit WHERE at < ?1 LIMIT ?2)"
+            }
+        };
+        run::<Sqlite, _, _>(
+            &self.writer,
+            self.limits.call,
+            async |connection: &mut SqliteConnection, progress: &Progress| {
+                let mut tx = begin(connection, Survives::Death).await?;
+                let deleted = sqlx::query(query)
+                    .bind(present(before))
+                    .bind(MAX_HISTORY_ROWS)
+                    .execute(&mut *tx)
+                    .await?;
+                progress.decides();
+                tx.commit().await?;
+                Ok(deleted.rows_affected())
+            },
+        )
+        .await
+    }
 }

@@ -271,7 +271,7 @@ async fn read_own(connection: &mut SqliteConnection, owner: OwnerHash) -> Result
     Ok(Found::of_own(own, now))
 }
 
-async fn clock(connection: &mut SqliteConnection) -> Result<Timestamp, sqlx::Error> {
+pub(super) async fn clock(connection: &mut SqliteConnection) -> Result<Timestamp, sqlx::Error> {
     let now = sqlx::query_scalar(CLOCK).fetch_one(connection).await?;
     Ok(from_moment(now))
 }

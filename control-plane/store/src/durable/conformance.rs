@@ -16,6 +16,7 @@ mod leases;
 mod pins;
 mod samples;
 mod tokens;
+mod usage;
 
 use std::fmt;
 use std::future::Future;
@@ -33,6 +34,7 @@ pub use history::*;
 pub use leases::*;
 pub use pins::*;
 pub use tokens::*;
+pub use usage::*;
 
 /// Any failure of a case.
 pub type CaseError = Box<dyn std::error::Error + Send + Sync>;
@@ -54,6 +56,28 @@ pub enum Damage {
     CredentialNames,
 }
 
+/// What is stored of an attempt's usage, with every value as a query gives it. Absent numbers are `None`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsageRow {
+    /// Bits of the incarnation.
+    pub plane: u64,
+    /// Number of the attempt.
+    pub number: u64,
+    /// When it ended.
+    pub at: u64,
+    /// Prompt tokens.
+    pub input: Option<u64>,
+    /// Completion tokens.
+    pub output: Option<u64>,
+    /// Where the tokens come from.
+    pub source: Option<String>,
+}
+
+impl UsageRow {
+    /// What a fixture selects for a row, by column.
+    pub const COLUMNS: &str = "plane, number, at, input_tokens, output_tokens, source";
+}
+
 /// An adapter on a fresh database of its own.
 #[async_trait]
 pub trait Fixture: Send + Sync {
@@ -66,6 +90,12 @@ pub trait Fixture: Send + Sync {
 
     /// Breaks what is stored.
     async fn damage(&self, damage: Damage) -> CaseResult;
+
+    /// The rows of usage, in the order of planes and numbers as stored.
+    async fn usage(&self) -> Result<Vec<UsageRow>, CaseError>;
+
+    /// How many attempts are stored as under way, and how many data planes as heard.
+    async fn under_way(&self) -> Result<(u64, u64), CaseError>;
 }
 
 /// Makes one `#[tokio::test]` of each case, on a fixture from `$fixture().await`.
@@ -101,6 +131,17 @@ macro_rules! durable_conformance {
             usage_of_an_attempt_is_recorded_once
             concurrent_duplicates_of_usage_count_once
             absurd_numbers_do_not_hold_up_the_rest
+            old_history_is_deleted
+            what_is_recorded_comes_with_its_source
+            only_unknown_usage_is_replaced
+            answers_of_a_silent_data_plane_are_recorded_as_unknown
+            a_data_plane_that_is_heard_keeps_its_answers
+            a_data_plane_that_ends_in_order_leaves_nothing
+            what_is_recorded_is_not_opened_again
+            answers_of_other_data_planes_are_refused
+            a_data_plane_with_many_answers_is_recorded_in_parts
+            of_concurrent_reapers_each_answer_is_counted_by_one
+            concurrent_ends_and_reapers_count_each_answer_once
             grants_follow_the_document
             a_renewed_token_is_saved_with_its_credential
             of_concurrent_replicas_one_gets_the_lease

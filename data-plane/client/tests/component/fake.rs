@@ -83,8 +83,10 @@ pub(crate) struct Replica {
     pub(crate) acknowledges: AtomicBool,
     /// Heartbeats are sent.
     pub(crate) beats: AtomicBool,
-    /// Usage records are refused with an outage.
+    /// Usage records, and answers under way, are taken and refused with an outage.
     pub(crate) usage_fails: AtomicBool,
+    /// Messages about answers under way.
+    pub(crate) under_way: Mutex<Vec<report::ReportOpenAttemptsRequest>>,
     /// Telemetry is taken and refused with an outage.
     pub(crate) telemetry_fails: AtomicBool,
     pub(crate) observed: Mutex<Vec<report::ReportTelemetryRequest>>,
@@ -137,6 +139,7 @@ impl Replica {
             acknowledges: AtomicBool::new(true),
             beats: AtomicBool::new(true),
             usage_fails: AtomicBool::new(false),
+            under_way: Mutex::default(),
             telemetry_fails: AtomicBool::new(false),
             observed: Mutex::default(),
             decided: Mutex::default(),
@@ -407,6 +410,20 @@ impl ReportService for Service {
             return Err(Status::unavailable("on demand"));
         }
         Ok(Response::new(report::RecordUsageResponse {}))
+    }
+
+    async fn report_open_attempts(
+        &self,
+        request: Request<report::ReportOpenAttemptsRequest>,
+    ) -> Result<Response<report::ReportOpenAttemptsResponse>, Status> {
+        // Taken, and the answer may be lost.
+        self.0.under_way.lock().push(request.into_inner());
+        if self.0.usage_fails.load(Ordering::Relaxed) {
+            return Err(Status::unavailable("on demand"));
+        }
+        Ok(Response::new(report::ReportOpenAttemptsResponse {
+            again_within_ms: 5_000,
+        }))
     }
 
     async fn report_telemetry(

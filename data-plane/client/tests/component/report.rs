@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tidegate_core::ids::{ConnectionId, ModelId, ProviderId};
-use tidegate_plane_client::Usage;
+use tidegate_core::usage::{TokenUsage, UsageRecord};
 use tokio::time::sleep;
 
 use super::network::Network;
@@ -221,16 +221,15 @@ async fn synthetic_attempts_are_not_reported() {
     assert_eq!(setting.client.status().reports_waiting, 0);
 }
 
-fn usage(setting: &Setting) -> Usage {
-    Usage {
+fn usage(setting: &Setting) -> UsageRecord {
+    UsageRecord {
         attempt: setting.client.next_attempt(),
         at: setting.client.now(),
         provider: ProviderId::new("a").unwrap(),
         connection: ConnectionId::new("a1").unwrap(),
         model: ModelId::new("m").unwrap(),
         key: None,
-        input_tokens: Some(3),
-        output_tokens: None,
+        tokens: TokenUsage::UNKNOWN,
     }
 }
 

@@ -7,9 +7,10 @@ use tidegate_core::lease::{LeaseError, LeaseName, Lifecycle};
 use tidegate_core::outcome::AttemptOutcome;
 use tidegate_core::routing::relay::{HandoffName, Note, Terms};
 use tidegate_core::time::Timestamp;
+use tidegate_core::usage::{OpenAttempt, UsageRecord};
 use tidegate_plane_client::{
     Admission, AdmissionAsk, Answer, Ask, LeaseAnswer, Leased, Lesson, Observation, PermitWait,
-    PermitWaited, PlaneClient, Snapshot, Success, Usage,
+    PermitWaited, PlaneClient, Snapshot, Success,
 };
 
 use super::ControlPort;
@@ -68,8 +69,12 @@ impl ControlPort for PlaneClient {
         Self::report(self, report, urgent);
     }
 
-    fn record_usage(&self, usage: Usage) {
-        Self::record_usage(self, usage);
+    fn opens(&self, open: OpenAttempt) {
+        Self::opens(self, open);
+    }
+
+    fn record_usage(&self, record: UsageRecord) {
+        Self::record_usage(self, record);
     }
 
     fn observe(&self, observation: Observation) {

@@ -21,7 +21,6 @@ use crate::again::{Again, Cleared};
 use crate::control_port::ControlPort;
 use crate::event_stream::{EventStream, Read};
 use crate::fence;
-use crate::life::Shown;
 use crate::metrics::Resent;
 use crate::observe::{self, Answered, Clock, Failure, Observed, within};
 use crate::refusal::Refusal;
@@ -56,7 +55,8 @@ impl<C: ControlPort> Drive<C> {
                 return Ok(End::Stream(ready, source));
             };
             ready.stream.let_go();
-            life.uses(ready.stream.passage.tokens());
+            let passage = &ready.stream.passage;
+            life.uses(passage.tokens().into(), passage.written());
             life.breaks(Outcome::Stream(fault));
             life.lets_go();
             match self.reopen(again, &mut reopened, fault).await? {
@@ -134,9 +134,9 @@ impl<C: ControlPort> Drive<C> {
             };
             self.shared.metrics.recovery.reopens(Resent::Ready);
             life.succeeds();
-            life.takes_over(Shown::Nothing);
+            life.takes_over();
             if let Reopened::Whole(answer) = &opened {
-                life.uses(answer.tokens);
+                life.uses_answer(answer);
             }
             return Ok(Some(opened));
         }

@@ -1,7 +1,7 @@
 //! A stream failed, and the request is sent again to where it went (`sessions-and-streams.md` §4.4, §4.5).
 //!
 //! ```text
-//! in flight --fails--> set aside --the new stream is ready--> over, its tokens recorded if any were told
+//! in flight --fails--> set aside --the new stream is ready--> over, its usage recorded
 //!                          '------no new stream comes-------> in flight again, as the one that the client sees
 //! ```
 //!
@@ -15,25 +15,8 @@ use tidegate_core::outcome::Outcome;
 use tidegate_plane_client::{Dispatch, Leased, Running};
 
 use crate::control_port::ControlPort;
-use crate::sse::Tokens;
 
-use super::{InFlight, Life};
-
-/// A stream that failed, which the client may still be shown.
-#[derive(Debug)]
-pub(super) struct SetAside {
-    in_flight: InFlight,
-    tokens: Tokens,
-}
-
-/// What the client saw of an attempt that another one replaces.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shown {
-    /// Nothing, and it never will.
-    Nothing,
-    /// Its beginning.
-    Beginning,
-}
+use super::Life;
 
 impl<C: ControlPort> Life<C> {
     /// The same request goes out again, in place of the attempt in flight, whose failure was told
@@ -47,10 +30,7 @@ impl<C: ControlPort> Life<C> {
         if let Some(mut in_flight) = self.in_flight.take() {
             in_flight.lets_go(&self.shared.control);
             in_flight.counted = None;
-            self.set_aside = Some(SetAside {
-                in_flight,
-                tokens: std::mem::take(&mut self.tokens),
-            });
+            self.set_aside = Some(in_flight);
         }
         self.sends(dispatch, running, leased);
     }
@@ -81,43 +61,31 @@ impl<C: ControlPort> Life<C> {
         self.report_failure(false, None);
     }
 
-    /// The attempt in flight is ready and takes the place of the one set aside.
-    pub(crate) fn takes_over(&mut self, shown: Shown) {
-        let Some(SetAside { in_flight, tokens }) = self.set_aside.take() else {
+    /// The attempt in flight is ready and takes the place of the one set aside. What that one wrote is billed, whether
+    /// the client saw any of it or not.
+    pub(crate) fn takes_over(&mut self) {
+        let Some(mut in_flight) = self.set_aside.take() else {
             return;
         };
-        let InFlight {
-            dispatch, running, ..
-        } = in_flight;
+        let running = std::mem::replace(&mut in_flight.running, Running::uncounted());
         if let Some(new) = &mut self.in_flight {
             let paced = std::mem::replace(&mut new.running, Running::uncounted());
             new.running = running.and_then(move || drop(paced));
         }
-        match shown {
-            Shown::Beginning => {
-                self.tokens_before = tokens.and_before(self.tokens_before);
-                self.record_usage(dispatch.attempt, tokens);
-            }
-            // The provider counts it all the same, if it says so.
-            Shown::Nothing if !tokens.is_unknown() => self.record_usage(dispatch.attempt, tokens),
-            Shown::Nothing => {}
-        }
+        self.record_usage(in_flight);
     }
 
     /// Nothing came in place of the attempt set aside: it is the one that the client sees.
     pub(crate) fn falls_back(&mut self) {
-        if self.in_flight.is_none()
-            && let Some(SetAside { in_flight, tokens }) = self.set_aside.take()
-        {
-            self.in_flight = Some(in_flight);
-            self.tokens = tokens;
+        if self.in_flight.is_none() {
+            self.in_flight = self.set_aside.take();
         }
     }
 
     /// The request ends while another attempt is under way in place of one.
     pub(super) fn close_set_aside(&mut self) {
-        if let Some(SetAside { in_flight, tokens }) = self.set_aside.take() {
-            self.record_usage(in_flight.dispatch.attempt, tokens);
+        if let Some(in_flight) = self.set_aside.take() {
+            self.record_usage(in_flight);
         }
     }
 }

@@ -1,9 +1,8 @@
 //! What is open is closed: every attempt is reported, every grant given back.
 
 use tidegate_core::classify::Classification;
-use tidegate_core::outcome::{Attempt, AttemptOutcome, LocalFault, Outcome};
+use tidegate_core::outcome::{AttemptOutcome, LocalFault, Outcome};
 use tidegate_core::telemetry::aggregate::Verdict;
-use tidegate_plane_client::Usage;
 use tokio::time::Instant;
 
 use crate::control_port::ControlPort;
@@ -60,20 +59,6 @@ impl<C: ControlPort> Life<C> {
         }
     }
 
-    /// Once for each attempt that had begun to answer.
-    pub(super) fn record_usage(&self, attempt: Attempt, tokens: Tokens) {
-        self.shared.control.record_usage(Usage {
-            attempt: attempt.id,
-            at: self.shared.control.now(),
-            provider: attempt.provider,
-            connection: attempt.connection,
-            model: attempt.model,
-            key: self.facts.key.as_ref().map(|key| key.id.clone()),
-            input_tokens: tokens.input,
-            output_tokens: tokens.output,
-        });
-    }
-
     pub(super) fn close_attempts(&mut self) {
         self.release_permit();
         self.report_failure(false, None);
@@ -86,11 +71,11 @@ impl<C: ControlPort> Life<C> {
         };
         let is_cut = in_flight.is_cut();
         in_flight.lets_go(&self.shared.control);
-        let attempt = in_flight.dispatch.attempt;
         if in_flight.ready {
-            self.record_usage(attempt, self.tokens);
+            self.record_usage(in_flight);
             return;
         }
+        let attempt = in_flight.dispatch.attempt;
         let target = in_flight.target;
         target.ends(&self.shared.control, Verdict::None, None);
         let outcome = if is_cut {

@@ -44,7 +44,6 @@ impl<C: ControlPort> Life<C> {
             .get_or_create(&EndpointLabels { endpoint })
             .observe(self.begun.elapsed().as_secs_f64());
         let attempts = self.told_attempts();
-        let tokens = self.tokens.and_before(self.tokens_before);
         tracing::info!(
             target: "tidegate::access",
             request_id = self.request_id,
@@ -58,8 +57,9 @@ impl<C: ControlPort> Life<C> {
             attempts,
             local = self.any_local,
             duration_ms = self.elapsed_ms(),
-            input_tokens = tokens.input,
-            output_tokens = tokens.output,
+            input_tokens = self.usage.and_then(|usage| usage.input),
+            output_tokens = self.usage.and_then(|usage| usage.output),
+            usage = self.usage.map(|usage| usage.source.name()),
             "request"
         );
     }
@@ -73,8 +73,9 @@ impl<C: ControlPort> Life<C> {
             attempts = self.told_attempts(),
             local = self.any_local,
             duration_ms = millis(self.begun, Instant::now()),
-            input_tokens = self.tokens.input,
-            output_tokens = self.tokens.output,
+            input_tokens = self.usage.and_then(|usage| usage.input),
+            output_tokens = self.usage.and_then(|usage| usage.output),
+            usage = self.usage.map(|usage| usage.source.name()),
             "part of a request"
         );
     }

@@ -29,7 +29,7 @@ use super::shapes::{
     is_something,
 };
 use super::text::{read, utf8_bytes};
-use super::{Event, Tokens};
+use super::{Event, Tokens, written};
 use crate::endpoint::Endpoint;
 
 /// Whose events these are.
@@ -108,6 +108,8 @@ pub(crate) struct Judge {
     pub(crate) error: Option<Bytes>,
     /// The block of a messages stream with whose stop what is protected ends.
     protected_block: Option<u64>,
+    /// Bytes that the model wrote, as far as they could be read.
+    written: u64,
     /// Something that only this dialect says was seen.
     speaks: bool,
     /// Something that this dialect does not say was seen.
@@ -123,6 +125,7 @@ impl Judge {
             sequence: None,
             error: None,
             protected_block: None,
+            written: 0,
             speaks: false,
             is_foreign: false,
         }
@@ -148,11 +151,23 @@ impl Judge {
         })
     }
 
+    /// Tells a turn of an event that was seen before, and does not count again.
+    pub(crate) fn retell(&mut self, event: &Event<'_>, turn: &mut Turn) {
+        let written = self.written;
+        self.see(event, Some(turn));
+        self.written = written;
+    }
+
     /// The upstream ended its stream in order. That is a good end of a stream of which nothing was understood.
     pub(crate) fn finish(&mut self) {
         if self.is_foreign && !self.speaks {
             self.end = self.end.max(End::Finished);
         }
+    }
+
+    /// Bytes that the model wrote; `None` of a stream of which nothing was understood.
+    pub(crate) fn written(&self) -> Option<u64> {
+        (self.speaks || !self.is_foreign).then_some(self.written)
     }
 
     /// An event that the dialect does not know; `class` is what such an event is where the dialect is spoken.
@@ -201,6 +216,7 @@ impl Judge {
         let mut finished = false;
         let mut begun = false;
         for choice in chunk.choices.iter().flatten() {
+            self.writes(written::in_choice(choice));
             useful = useful.saturating_add(utf8_bytes(choice.text));
             finished |= is_something(choice.finish_reason);
             if let Some(delta) = &choice.delta {
@@ -238,6 +254,7 @@ impl Judge {
         let kind = read.kind.as_ref().map_or(name, Word::as_str);
         let item = read.item.as_ref().and_then(|item| item.kind.as_ref());
         self.speaks |= kind.starts_with("response.");
+        self.writes(written::in_response_event(kind, read.delta));
         Some(match kind {
             "error" => self.fail(Bytes::copy_from_slice(data)),
             "response.failed" => {
@@ -270,10 +287,13 @@ impl Judge {
 
     fn see_messages(&mut self, data: &[u8], name: &str) -> Option<Seen> {
         let read: MessagesEvent<'_> = serde_json::from_slice(data).ok()?;
-        let begun = read.message.as_ref().and_then(|message| message.usage);
-        for usage in [begun, read.usage].into_iter().flatten() {
+        if let Some(begun) = read.message.as_ref().and_then(|message| message.usage) {
+            self.tokens.learn_early(begun);
+        }
+        if let Some(usage) = read.usage {
             self.tokens.learn(usage);
         }
+        self.writes(read.delta.as_ref().map_or(0, written::in_block_delta));
         let index = read.index.unwrap_or_default();
         let kind = read.kind.as_ref().map_or(name, Word::as_str);
         let is_known = kind.starts_with("message_") || kind.starts_with("content_block_");
@@ -322,6 +342,10 @@ impl Judge {
             }
             _ => seen(Class::Protected),
         }
+    }
+
+    fn writes(&mut self, bytes: u64) {
+        self.written = self.written.saturating_add(bytes);
     }
 
     fn fail(&mut self, body: Bytes) -> Seen {

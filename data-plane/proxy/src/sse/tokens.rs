@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use tidegate_core::usage::ToldTokens;
 
 /// Tokens of one attempt, as far as they are known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,22 +23,21 @@ struct Written {
     cache_read_input_tokens: Option<u64>,
 }
 
-impl Tokens {
-    /// Both together, as far as either is known.
-    pub(crate) fn and_before(self, before: Self) -> Self {
-        let both = |one: Option<u64>, other: Option<u64>| match (one, other) {
-            (Some(one), Some(other)) => Some(one.saturating_add(other)),
-            (one, other) => one.or(other),
-        };
+impl From<Tokens> for ToldTokens {
+    fn from(tokens: Tokens) -> Self {
         Self {
-            input: both(self.input, before.input),
-            output: both(self.output, before.output),
+            input: tokens.input,
+            output: tokens.output,
         }
     }
+}
 
-    /// Nothing is known.
-    pub(crate) fn is_unknown(self) -> bool {
-        self == Self::default()
+impl Tokens {
+    /// Takes over what a `usage` object says that comes ahead of the answer: what it says of the output is no sum yet.
+    pub(crate) fn learn_early(&mut self, usage: &RawValue) {
+        let output = self.output;
+        self.learn(usage);
+        self.output = output;
     }
 
     /// Takes over what a `usage` object says; later words win, and what is unreadable is not known.

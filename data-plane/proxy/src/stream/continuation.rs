@@ -37,7 +37,6 @@ use super::stop::Stop;
 use crate::again::{Again, Cleared, Denied};
 use crate::control_port::ControlPort;
 use crate::event_stream::Read;
-use crate::life::Shown;
 use crate::metrics::Continued;
 use crate::observe::{self, Failure, Observed};
 use crate::sse::End;
@@ -109,7 +108,7 @@ impl<C: ControlPort> Flow<C> {
             return false;
         };
         let given = std::mem::take(turn);
-        life.uses(passage.tokens());
+        life.uses(passage.tokens().into(), passage.written());
         let (kept, shape) = self.stream.take_end();
         self.stream.let_go();
         if let Why::Fault(fault) = why {
@@ -198,7 +197,7 @@ impl<C: ControlPort> Flow<C> {
             Step::Opening(opening) => match ready!(opening.as_mut().poll(context)) {
                 Observed::Stream(_, _, stream) => {
                     life.succeeds();
-                    life.takes_over(Shown::Beginning);
+                    life.takes_over();
                     self.stream = *stream;
                     continuation.step = Step::Draining;
                     self.linger = None;
@@ -208,8 +207,8 @@ impl<C: ControlPort> Flow<C> {
                 Observed::Whole(answer) => {
                     // Nobody knows where in it the turn would go on.
                     life.succeeds();
-                    life.takes_over(Shown::Beginning);
-                    life.uses(answer.tokens);
+                    life.takes_over();
+                    life.uses_answer(answer);
                     metrics.continues(Continued::Unusable);
                     self.gives_up();
                 }
@@ -245,7 +244,7 @@ impl<C: ControlPort> Flow<C> {
         let shared = Arc::clone(&continuation.again.shared);
         let metrics = &shared.metrics.recovery;
         let passage = &mut self.stream.passage;
-        life.uses(passage.tokens());
+        life.uses(passage.tokens().into(), passage.written());
         let new = passage.turn_mut().map(std::mem::take).unwrap_or_default();
         let error = passage.take_error();
         self.stream.let_go();
@@ -318,7 +317,7 @@ impl<C: ControlPort> Flow<C> {
         self.ours.extend(kept);
         self.stream.let_go();
         if matches!(step, Step::Draining) {
-            life.uses(self.stream.passage.tokens());
+            life.uses(self.stream.passage.tokens().into(), self.stream.passage.written());
         }
         match (stop, &step) {
             (Stop::Fault(fault), Step::Draining) => life.breaks(Outcome::Stream(fault)),

@@ -161,7 +161,9 @@ impl<C: ControlPort> Flow<C> {
     fn poll_heartbeat(&mut self, context: &mut Context<'_>) -> Option<Bytes> {
         let heartbeat = self.heartbeat.as_mut()?;
         let passage = &self.stream.passage;
-        let may = passage.end() == End::Open && !passage.is_inside();
+        // While a turn is being continued the stream in hand is not the client's.
+        let may = self.continuation.is_some()
+            || (passage.end() == End::Open && !passage.is_inside());
         may.then(|| heartbeat.poll(context, passage.sequence()))?
     }
 
@@ -256,7 +258,7 @@ impl<C: ControlPort> Drop for Flow<C> {
         if self.stream.passage.end() == End::Closed && self.continuation.is_none() {
             self.finish();
         } else if let Some(life) = self.life.as_mut() {
-            life.uses(self.stream.passage.tokens());
+            life.uses(self.stream.passage.tokens().into(), self.stream.passage.written());
         }
     }
 }

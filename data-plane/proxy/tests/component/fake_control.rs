@@ -22,11 +22,13 @@ use tidegate_core::routing::{
 use tidegate_core::state::apply::{Subject, apply};
 use tidegate_core::state::{ConnectionState, Event, ProviderState};
 use tidegate_core::telemetry::NoTelemetry;
+use tidegate_core::telemetry::aggregate::Verdict;
 use tidegate_core::time::Timestamp;
+use tidegate_core::usage::{OpenAttempt, UsageRecord};
 use tidegate_core::version::Version;
 use tidegate_plane_client::{
     Admission, AdmissionAsk, Answer, Ask, Deadlines, Dispatch, LeaseAnswer, Leased,
-    Lesson, Observation, PermitWait, PermitWaited, Running, Snapshot, Step, Success, Usage,
+    Lesson, Observation, PermitWait, PermitWaited, Running, Snapshot, Step, Success,
 };
 use tidegate_proxy::ControlPort;
 use tokio::sync::Notify;
@@ -55,6 +57,8 @@ pub(crate) struct FakeControl {
     pub(crate) forgets_notes: AtomicBool,
     /// Decisions panic.
     pub(crate) panics: AtomicBool,
+    /// Being told that a stream broke panics.
+    pub(crate) panics_at_breaks: AtomicBool,
     /// After a failure a permit of `two-a` is to be waited for.
     pub(crate) is_full: AtomicBool,
     /// Ends a wait for a permit.
@@ -76,7 +80,9 @@ struct Hot {
 #[derive(Clone, Default)]
 pub(crate) struct Heard {
     pub(crate) reports: Vec<(AttemptOutcome, bool)>,
-    pub(crate) usages: Vec<Usage>,
+    /// Answers that began.
+    pub(crate) opened: Vec<OpenAttempt>,
+    pub(crate) usages: Vec<UsageRecord>,
     pub(crate) observed: Vec<Observation>,
     /// With whose probe.
     pub(crate) abandoned: Vec<(AttemptId, Option<ProviderId>)>,
@@ -156,6 +162,7 @@ impl FakeControl {
             silent: AtomicBool::new(false),
             forgets_notes: AtomicBool::new(false),
             panics: AtomicBool::new(false),
+            panics_at_breaks: AtomicBool::new(false),
             is_full: AtomicBool::new(false),
             freed: Notify::new(),
             leases: FakeLeases::default(),
@@ -441,11 +448,19 @@ impl ControlPort for FakeControl {
         self.heard.lock().reports.push((report, urgent));
     }
 
-    fn record_usage(&self, usage: Usage) {
-        self.heard.lock().usages.push(usage);
+    fn opens(&self, open: OpenAttempt) {
+        self.heard.lock().opened.push(open);
+    }
+
+    fn record_usage(&self, record: UsageRecord) {
+        self.heard.lock().usages.push(record);
     }
 
     fn observe(&self, observation: Observation) {
+        let broke =
+            matches!(&observation, Observation::Ended(end) if end.verdict == Verdict::Broke);
+        let panics = broke && self.panics_at_breaks.load(Ordering::Relaxed);
+        assert!(!panics, "asked to panic");
         self.heard.lock().observed.push(observation);
     }
 

@@ -42,6 +42,8 @@ mod leased;
 #[cfg(test)]
 mod leaving;
 #[cfg(test)]
+mod once;
+#[cfg(test)]
 mod pass_through;
 #[cfg(test)]
 mod permits;
@@ -73,3 +75,4 @@ mod tls_upstream;
 #[cfg(test)]
 mod upstream_faults;
 mod watchdog;
+mod usage;

@@ -1,11 +1,13 @@
 //! Cases of history.
 
+use tidegate_core::config::Document;
 use tidegate_core::state::Transition;
 use tidegate_core::time::Timestamp;
+use tidegate_core::usage::UsageRecord;
 
 use super::samples::{NOW, provider, transition, usage};
-use super::{CaseError, CaseResult, Damage, Fixture, at_once, stores};
-use crate::durable::{DurableStoreError, MAX_LIST_ROWS, UsageRecord};
+use super::{CaseResult, Damage, Fixture};
+use crate::durable::{DurableStoreError, History, MAX_LIST_ROWS, SealedSecrets};
 
 fn numbered(rows: &[Transition]) -> Vec<(String, Transition)> {
     (0..)
@@ -137,82 +139,54 @@ pub async fn a_transition_that_does_not_decode_is_corrupt(fixture: &impl Fixture
     Ok(())
 }
 
-/// New ones count, known ones do not, within a call and between calls.
+/// What is old goes, what is not stays, of each kind alone.
 ///
 /// # Errors
 /// When the store fails.
 ///
 /// # Panics
 /// When the case fails.
-pub async fn usage_of_an_attempt_is_recorded_once(fixture: &impl Fixture) -> CaseResult {
+pub async fn old_history_is_deleted(fixture: &impl Fixture) -> CaseResult {
     let store = fixture.store();
-    let records = [usage(1, 1)?, usage(1, 2)?, usage(2, 1)?, usage(1, 1)?];
-    assert_eq!(store.record_usage(&records).await?, 3);
-    assert_eq!(store.record_usage(&records).await?, 0);
-    let same_attempt = UsageRecord {
-        at: NOW.plus_ms(1),
-        input_tokens: None,
-        output_tokens: Some(5),
-        ..usage(1, 1)?
-    };
-    let records = [same_attempt, usage(2, 2)?];
-    assert_eq!(store.record_usage(&records).await?, 1);
-    assert_eq!(store.record_usage(&[]).await?, 0);
-    Ok(())
-}
-
-/// Sixteen writers with the same attempts in different orders: each attempt counts for exactly one of them.
-///
-/// # Errors
-/// When the store fails.
-///
-/// # Panics
-/// When the case fails.
-pub async fn concurrent_duplicates_of_usage_count_once(fixture: &impl Fixture) -> CaseResult {
-    const WRITERS: usize = 16;
-    const ATTEMPTS: u64 = 300;
-    let new = at_once(
-        &stores(fixture, WRITERS).await?,
-        |writer, store| async move {
-            let mut records = Vec::new();
-            for number in 1..=ATTEMPTS {
-                records.push(usage(u64::MAX - number % 3, number)?);
-            }
-            records.rotate_left(writer * 17);
-            if writer % 2 == 1 {
-                records.reverse();
-            }
-            let mut new = 0;
-            for batch in records.chunks(100) {
-                new += store.record_usage(batch).await?;
-            }
-            Ok::<u64, CaseError>(new)
-        },
-    )
-    .await?;
-    assert_eq!(new.iter().sum::<u64>(), ATTEMPTS);
-    Ok(())
-}
-
-/// Numbers that a broken data plane may send neither fail the batch nor meet each other.
-///
-/// # Errors
-/// When the store fails.
-///
-/// # Panics
-/// When the case fails.
-pub async fn absurd_numbers_do_not_hold_up_the_rest(fixture: &impl Fixture) -> CaseResult {
-    let store = fixture.store();
+    let at = |second: u64| NOW.plus_ms(second * 1_000);
+    let transitions = [
+        transition("openai", at(1).0, 1)?,
+        transition("openai", at(2).0, 2)?,
+        transition("openai", u64::MAX, 3)?,
+    ];
+    store.append_transitions(&numbered(&transitions)).await?;
     let mut records = Vec::new();
-    for (plane, number) in [(0, 0), (u64::MAX, u64::MAX), (1 << 63, 1 << 63), (1, 1)] {
+    for number in 1..=3 {
         records.push(UsageRecord {
-            at: Timestamp(u64::MAX),
-            input_tokens: Some(u64::MAX),
-            output_tokens: Some(1 << 63),
-            ..usage(plane, number)?
+            at: at(number),
+            ..usage(1, number)?
         });
     }
-    assert_eq!(store.record_usage(&records).await?, 4);
-    assert_eq!(store.record_usage(&records).await?, 0);
+    store.record_usage(&records).await?;
+    let (document, secrets) = (Document::default(), SealedSecrets::default());
+    store
+        .save_document(0, &document, &secrets, "ops", "")
+        .await?;
+    for history in History::ALL {
+        assert_eq!(store.delete_history(history, Timestamp(0)).await?, 0);
+    }
+    assert_eq!(store.delete_history(History::Usage, at(3)).await?, 2);
+    assert_eq!(store.delete_history(History::Usage, at(3)).await?, 0);
+    let left: Vec<u64> = fixture
+        .usage()
+        .await?
+        .iter()
+        .map(|row| row.number)
+        .collect();
+    assert_eq!(left, [3]);
+    assert_eq!(store.list_transitions(None, 10).await?.len(), 3);
+    assert_eq!(store.delete_history(History::Transitions, at(2)).await?, 1);
+    let [_, kept, last] = transitions;
+    assert_eq!(store.list_transitions(None, 10).await?, [last, kept]);
+    assert_eq!(store.list_audit(10).await?.len(), 1);
+    // The database's clock tells when an entry was made.
+    let far = Timestamp(u64::MAX);
+    assert_eq!(store.delete_history(History::Audit, far).await?, 1);
+    assert_eq!(store.list_audit(10).await?.len(), 0);
     Ok(())
 }

@@ -7,10 +7,11 @@ use tidegate_core::ids::{
 };
 use tidegate_core::state::{Transition, TransitionKind};
 use tidegate_core::time::Timestamp;
+use tidegate_core::usage::{OpenAttempt, TokenUsage, UsageRecord, UsageSource};
 use tidegate_core::version::Version;
 
 use super::CaseError;
-use crate::durable::{SealedCredential, SealedGrant, SealedSecrets, SealedToken, UsageRecord};
+use crate::durable::{SealedCredential, SealedGrant, SealedSecrets, SealedToken};
 use crate::hot::{Entry, ReportMark};
 
 /// A moment of today.
@@ -163,7 +164,31 @@ pub(super) fn usage(plane: u64, number: u64) -> Result<UsageRecord, NameError> {
             .is_multiple_of(2)
             .then(|| KeyId::new("team"))
             .transpose()?,
-        input_tokens: Some(number),
-        output_tokens: None,
+        tokens: TokenUsage {
+            input: Some(number),
+            output: None,
+            source: UsageSource::Provider,
+        },
+    })
+}
+
+/// An attempt whose answer is under way since a second before [`NOW`].
+pub(super) fn open(plane: u64, number: u64) -> Result<OpenAttempt, NameError> {
+    let UsageRecord {
+        attempt,
+        at,
+        provider,
+        connection,
+        model,
+        key,
+        ..
+    } = usage(plane, number)?;
+    Ok(OpenAttempt {
+        attempt,
+        since: at.minus_ms(1_000),
+        provider,
+        connection,
+        model,
+        key,
     })
 }

@@ -1,0 +1,107 @@
+//! Finds data planes that were lost, and records the answers that they had under way as unknown.
+//!
+//! Every replica looks; the durable store gives each lost data plane to one of them. What a data plane held otherwise ends
+//! by itself: permits, probes and registrations of leases by their horizon, what it told of sessions and of requests under
+//! way with its last message of telemetry.
+//!
+//! **When it is lost.** It was not heard of for the limit, by the durable store's clock, though it could have been: a
+//! replica that has just started, or whose durable store has just come back, listens for as long first. One that was only
+//! cut off goes on serving, and what it tells later replaces what is recorded here.
+//!
+//! **Stance:** fail-open; without the durable store nobody is looked for. **Bound:** so many attempts in a round, the rest
+//! in the next.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_core::usage::SilenceWatch;
+use tidegate_store::durable::{DurableStore, DurableStoreError, Reaped};
+use tokio::time::{Instant, MissedTickBehavior};
+
+use crate::telemetry::metrics::Metrics;
+
+use super::{NotKept, limited};
+
+/// Looks in the time that a data plane may be silent.
+const LOOKS: u32 = 6;
+/// Bounds of the time between two looks.
+const LOOK_EVERY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(10));
+/// Most parts of lost data planes in a round, of [`tidegate_store::durable::MAX_REAPED_ATTEMPTS`] at most.
+const MAX_PARTS: u32 = 32;
+
+/// Looks for lost data planes.
+#[derive(Debug)]
+pub(crate) struct Reaper {
+    durable: Arc<dyn DurableStore>,
+    metrics: Arc<Metrics>,
+    silence_limit: Duration,
+    began: Instant,
+    watch: SilenceWatch,
+}
+
+impl Reaper {
+    pub(crate) fn new(
+        durable: Arc<dyn DurableStore>,
+        metrics: Arc<Metrics>,
+        silence_limit: Duration,
+    ) -> Self {
+        Self {
+            durable,
+            metrics,
+            silence_limit,
+            began: Instant::now(),
+            watch: SilenceWatch::default(),
+        }
+    }
+
+    /// For ever.
+    pub(crate) async fn run(mut self) {
+        let (least, most) = LOOK_EVERY;
+        let every = (self.silence_limit / LOOKS).clamp(least, most);
+        let mut ticks = tokio::time::interval(every);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.look().await;
+        }
+    }
+
+    async fn look(&mut self) {
+        let now_ms = millis(self.began.elapsed());
+        match self.round(now_ms).await {
+            Ok(()) => self.watch.answered(now_ms),
+            // Somebody else was at it, so it answers.
+            Err(NotKept::Store(DurableStoreError::Contended(_))) => {}
+            Err(error) => {
+                self.watch.failed();
+                self.metrics.usage.look_failed();
+                tracing::debug!(%error, "lost data planes were not looked for");
+            }
+        }
+    }
+
+    async fn round(&self, now_ms: u64) -> Result<(), NotKept> {
+        if !self.watch.proves(millis(self.silence_limit), now_ms) {
+            return limited(self.durable.ping()).await;
+        }
+        for _ in 0..MAX_PARTS {
+            let call = self.durable.reap_open_attempts(self.silence_limit);
+            let Reaped { found, unknown } = limited(call).await?;
+            if !found {
+                break;
+            }
+            self.metrics.usage.lost(unknown);
+            if unknown > 0 {
+                tracing::warn!(
+                    unknown,
+                    "a data plane was lost with answers under way; their usage is not known"
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -165,6 +165,22 @@ impl Fleet {
         Ok(())
     }
 
+    /// Starts one more data plane, which reaches the control plane at these addresses: those of
+    /// [`crate::FaultProxy`]s. Waits until it is ready to serve.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub async fn add_data_plane_over(&mut self, control_planes: &[SocketAddr]) -> Result<()> {
+        self.start_data_plane(self.data_planes.len(), control_planes, &[], None)?;
+        if let Some(plane) = self.data_planes.last() {
+            let waiting = plane
+                .process
+                .wait_for_http(plane.admin, "/readyz", READY_LIMIT);
+            waiting.await?;
+        }
+        Ok(())
+    }
+
     fn add_control_plane(
         &mut self,
         number: usize,
@@ -200,6 +216,17 @@ impl Fleet {
         env: &[(String, String)],
         egress_id: Option<&str>,
     ) -> Result<()> {
+        let control_planes: Vec<_> = self.control_planes.iter().map(|it| it.grpc).collect();
+        self.start_data_plane(number, &control_planes, env, egress_id)
+    }
+
+    fn start_data_plane(
+        &mut self,
+        number: usize,
+        control_planes: &[SocketAddr],
+        env: &[(String, String)],
+        egress_id: Option<&str>,
+    ) -> Result<()> {
         let (http, admin) = (ReservedPort::reserve()?, ReservedPort::reserve()?);
         let (http_addr, admin_addr) = (http.addr(), admin.addr());
         let mut builder = ProcessBuilder::workspace_binary("tidegate-data-plane")?
@@ -207,8 +234,8 @@ impl Fleet {
             .args(["--listen", &http_addr.to_string()])
             .args(["--admin-listen", &admin_addr.to_string()])
             .env("TIDEGATE_DATA_PLANE_TOKEN", DATA_PLANE_TOKEN);
-        for replica in &self.control_planes {
-            builder = builder.args(["--control-plane", &format!("http://{}", replica.grpc)]);
+        for address in control_planes {
+            builder = builder.args(["--control-plane", &format!("http://{address}")]);
         }
         for (name, value) in env {
             builder = builder.env(name, value);

@@ -20,4 +20,5 @@ mod rules;
 mod sdk;
 mod settings;
 mod tokens;
+mod usage;
 mod waiting;

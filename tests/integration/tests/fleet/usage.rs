@@ -121,12 +121,12 @@ async fn vector_sessions_56_a_record_whose_answer_is_lost_counts_once() -> Resul
     let addresses: Vec<_> = network.iter().map(FaultProxy::addr).collect();
     world.fleet.add_data_plane_over(&addresses).await?;
     let plane = world.fleet.data_planes.len() - 1;
-    let answer = chat(world.data_plane(plane)?, "one/m").await?;
-    ensure!(answer.status == 200, "{answer:?}");
-    // The record waits a second for company; it arrives wherever it is sent, and nobody hears that it did.
+    // What is sent to the control plane arrives, and nobody hears that it did. The request is decided here then.
     for proxy in &network {
         proxy.freeze_direction(Direction::ToClient);
     }
+    let answer = chat(world.data_plane(plane)?, "one/m").await?;
+    ensure!(answer.status == 200, "{answer:?}");
     let repeated = "tidegate_cp_usage_records_repeated_total";
     eventually(LIMIT, "it was delivered twice", || async {
         (counted(&world, repeated).await.ok()? > 0.0).then_some(())

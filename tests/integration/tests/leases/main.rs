@@ -8,6 +8,7 @@ mod history;
 mod lifecycle;
 mod placing;
 mod proof;
+mod races;
 mod schedule;
 mod secrecy;
 mod stage;

@@ -6,7 +6,8 @@
 //! any answer allows, or until an answer says that it is over. A question without an answer may or may not be carried out,
 //! also for some time after its asker gave up. A violation is what no choice between the bounds explains.
 //!
-//! The histories come from a fleet whose connections stay eligible, so a lease stays where it is.
+//! A lease stays where it is unless its connection cools down. Then nobody knows whether it has moved, ended or stayed
+//! until an answer after that time tells; where it went, and when, is on record.
 
 mod leases;
 #[cfg(test)]
@@ -35,6 +36,8 @@ pub(crate) struct Rules {
     pub(crate) unheard_late: Duration,
     /// How long after a fault of the authority a data plane may go on by what it was granted.
     pub(crate) recovery: Duration,
+    /// How far the clock of the record may be from that of everything else.
+    pub(crate) clocks: Duration,
 }
 
 /// What must not happen.
@@ -59,7 +62,7 @@ pub(crate) enum Kind {
     Revived,
     /// A lease that certainly held was denied.
     Lost,
-    /// A lease was on two connections.
+    /// A lease was on two connections at once, or moved without a reason.
     TwoConnections,
     /// Two rows of a connection, or of an owner, held at the same time.
     TwoRows,
@@ -105,15 +108,30 @@ impl Checker<'_> {
     }
 
     fn connections(&mut self) {
-        let several: Vec<String> = self
+        let nowhere: Vec<String> = self
             .leases
             .all()
-            .filter(|(_, bounds)| bounds.connections.len() > 1)
+            .filter(|(_, bounds)| !bounds.is_on_record())
             .map(|(name, bounds)| format!("{name:?}: {:?}", bounds.connections))
             .collect();
-        for what in several {
+        let history = self.history;
+        let without_a_reason = history.moves().into_iter().filter(|(row, next)| {
+            let at_once = row.held.until > next.held.from;
+            at_once || !self.is_cooled(&row.connection, next.held.from)
+        });
+        let without_a_reason: Vec<String> = without_a_reason
+            .map(|(row, next)| format!("{row:?}, {next:?}"))
+            .collect();
+        for what in nowhere.into_iter().chain(without_a_reason) {
             self.found(Kind::TwoConnections, what);
         }
+    }
+
+    fn is_cooled(&self, connection: &str, at: Duration) -> bool {
+        self.history.faults.iter().any(|(fault, span)| {
+            let from = span.from.saturating_sub(self.rules.clocks);
+            fault.cools(connection) && from <= at && at < span.until
+        })
     }
 
     /// What the authority itself has on record.
@@ -147,7 +165,8 @@ impl Checker<'_> {
         for (name, bounds) in self.leases.all() {
             for connection in &bounds.connections {
                 let held = by_connection.entry(connection).or_default();
-                held.extend(bounds.certain.iter().map(|span| (*span, name)));
+                let certain = bounds.certain_at(connection, self.rules.clocks);
+                held.extend(certain.into_iter().map(|span| (span, name)));
             }
         }
         let several: Vec<String> = by_connection
@@ -259,7 +278,8 @@ impl Checker<'_> {
             self.arrives_in_time(arrival, &bounds);
             let drained = bounds.latest_expiry.saturating_add(self.rules.drain);
             let promised = self.rules.drain.max(self.rules.horizon);
-            let end = drained.min(bounds.over_by.saturating_add(promised));
+            let left = bounds.left(&arrival.connection, self.rules.clocks);
+            let end = drained.min(bounds.over_by.min(left).saturating_add(promised));
             let allowed = end.saturating_add(self.rules.cut_late);
             if arrival.span.until > allowed
                 && !self.excuses(arrival, Span::new(allowed, arrival.span.until))
@@ -270,11 +290,12 @@ impl Checker<'_> {
                 );
             }
             let beside = self.leases.all().find_map(|(name, other)| {
-                let held = (name != arrival.lease
-                    && other.connections.contains(&arrival.connection))
-                .then_some(&other.certain)?;
+                if name == arrival.lease {
+                    return None;
+                }
+                let held = other.certain_at(&arrival.connection, self.rules.clocks);
                 let both = held
-                    .iter()
+                    .into_iter()
                     .filter_map(|held| held.and(self.certainly_there(arrival)));
                 both.map(|both| (name, both))
                     .find(|(_, both)| !self.excuses(arrival, *both))
@@ -382,9 +403,10 @@ impl Checker<'_> {
 
     /// Whether a data plane may have gone by what it was granted before, having no answer from the authority.
     fn is_disturbed(&self, operation: &Operation) -> bool {
-        self.history.faults.iter().any(|(_, span)| {
+        self.history.faults.iter().any(|(fault, span)| {
             let until = span.until.saturating_add(self.rules.recovery);
-            operation.span.from < until && span.from < operation.span.until
+            let is_near = operation.span.from < until && span.from < operation.span.until;
+            is_near && !matches!(fault, Fault::Cool { .. })
         })
     }
 }

@@ -29,6 +29,8 @@ const ASK_LIMIT: Duration = Duration::from_secs(3);
 const SEND_LIMIT: Duration = Duration::from_secs(9);
 /// Answers of the gateway that say that nobody knows, or that there was no time.
 const NOBODY_KNOWS: [&str; 2] = ["LEASE_SERVICE_UNAVAILABLE", "control_plane_unavailable"];
+/// What a client is told when its connection cools down: the upstream's own answer, or that nothing is left.
+const TURNED_AWAY: [u16; 2] = [429, 503];
 
 /// What all owners share.
 pub(crate) struct Record {
@@ -220,7 +222,8 @@ impl Owner {
             },
             Ok(Ok(Err(refused))) => match refused.code.as_str() {
                 "LEASE_FENCE_STALE" => Answer::Over,
-                "lease-capacity-unavailable" => Answer::Busy,
+                // The second when all that is free cools down.
+                "lease-capacity-unavailable" | "LEASE_ELIGIBILITY_UNAVAILABLE" => Answer::Busy,
                 code => self.record.is_strange(format!("{}: {code}", asked.word())),
             },
         };
@@ -228,7 +231,7 @@ impl Owner {
         match answer {
             Answer::Lease { generation } => self.generation = Some(generation),
             Answer::Over | Answer::Busy => self.generation = None,
-            Answer::Served | Answer::Cut | Answer::Unknown => {}
+            Answer::Served | Answer::Cut | Answer::Failed | Answer::Unknown => {}
         }
         Ok(())
     }
@@ -339,6 +342,7 @@ async fn answer_of(request: http::Request<http_body_util::Full<bytes::Bytes>>) -
         Some("LEASE_REQUIRED" | "LEASE_FENCE_STALE") => Ok(Answer::Over),
         Some("lease-capacity-unavailable") => Ok(Answer::Busy),
         Some(code) if NOBODY_KNOWS.contains(&code) => Ok(Answer::Unknown),
+        _ if TURNED_AWAY.contains(&status.as_u16()) => Ok(Answer::Failed),
         _ => bail!("{status} {text}"),
     }
 }

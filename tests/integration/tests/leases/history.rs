@@ -85,6 +85,8 @@ pub(crate) enum Answer {
     Served,
     /// A request was answered in part.
     Cut,
+    /// A request was turned away by the upstream.
+    Failed,
     /// No answer, or one that says that nobody knows: it may have happened, then or later.
     Unknown,
 }
@@ -97,6 +99,7 @@ impl Answer {
             Self::Busy => "busy",
             Self::Served => "served",
             Self::Cut => "cut",
+            Self::Failed => "failed",
             Self::Unknown => "unknown",
         }
     }
@@ -132,7 +135,7 @@ pub(crate) struct Arrival {
 pub(crate) struct Row {
     pub(crate) lease: LeaseName,
     pub(crate) connection: String,
-    /// When it held, by the clock of the database, since the Unix epoch.
+    /// When it held, by the clock of the database.
     pub(crate) held: Span,
 }
 
@@ -145,6 +148,9 @@ pub(crate) enum Fault {
     Kill { replica: usize },
     /// The database ended all its processes at once and recovered.
     Restart,
+    /// The upstream turned a connection away, counted from 1. It cooled down if anybody was there, until the end of this
+    /// at the latest.
+    Cool { connection: usize },
 }
 
 impl Fault {
@@ -153,6 +159,15 @@ impl Fault {
             Self::Pause { .. } => "pause",
             Self::Kill { .. } => "kill",
             Self::Restart => "restart",
+            Self::Cool { .. } => "cool",
+        }
+    }
+
+    /// Whether leases on a connection may move or end by it.
+    pub(crate) fn cools(self, connection: &str) -> bool {
+        match self {
+            Self::Cool { connection: number } => connection == format!("c{number}"),
+            Self::Pause { .. } | Self::Kill { .. } | Self::Restart => false,
         }
     }
 }
@@ -185,6 +200,20 @@ impl History {
         for (fault, _) in &self.faults {
             count("fault", fault.word());
         }
+        for _ in self.moves() {
+            count("lease", "moved");
+        }
         counts
+    }
+
+    /// Rows of leases that went elsewhere, each with the next one of its lease.
+    pub(crate) fn moves(&self) -> Vec<(&Row, &Row)> {
+        let mut rows: Vec<&Row> = self.rows.iter().collect();
+        rows.sort_by_key(|row| (row.lease, row.held));
+        let pairs = rows.iter().zip(rows.iter().skip(1));
+        pairs
+            .filter(|(row, next)| row.lease == next.lease && row.connection != next.connection)
+            .map(|(row, next)| (*row, *next))
+            .collect()
     }
 }

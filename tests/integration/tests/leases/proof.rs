@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
@@ -21,9 +21,12 @@ use super::schedule::{Mischief, Mischiefs, Request};
 use super::stage::{Setup, Stage};
 
 const SECONDS: u64 = 60;
-/// Twice as many as connections, so that there are always some who wait.
+/// More than connections, so that there are always some who wait; not by many, so that now and then one is free and a
+/// lease can move.
 const OWNERS: u8 = 6;
-const CONNECTIONS: usize = 3;
+const CONNECTIONS: usize = 4;
+/// For so long a connection cools down that the upstream turns away.
+const COOLS: Duration = Duration::from_secs(2);
 const RULES: Rules = Rules {
     horizon: Duration::from_millis(5_000),
     guard: Duration::from_millis(800),
@@ -32,6 +35,7 @@ const RULES: Rules = Rules {
     noticed_late: Duration::from_millis(300),
     unheard_late: Duration::from_secs(5),
     recovery: Duration::from_secs(4),
+    clocks: Duration::from_millis(100),
 };
 /// How long a process that was killed may take to serve again.
 const READY_LIMIT: Duration = Duration::from_secs(20);
@@ -40,8 +44,6 @@ fn setup() -> Setup {
     Setup {
         connections: CONNECTIONS,
         models: Request::ALL.map(Request::model).to_vec(),
-        // What the fleet is made to suffer is no reason to move.
-        connection: json!({"disableCooling": true}),
         settings: json!({
             "leases": {
                 "horizonMs": RULES.horizon.as_millis(),
@@ -49,6 +51,7 @@ fn setup() -> Setup {
                 "drainMs": RULES.drain.as_millis(),
             },
             "providerBreaker": {"apikey": {"failureThreshold": 1_000, "degradationThreshold": 999}},
+            "connectionCooldown": {"apikey": {"baseCooldownMs": COOLS.as_millis(), "maxBackoffSteps": 0}},
         }),
         ..Setup::default()
     }
@@ -108,13 +111,15 @@ fn is_enough(history: &History, time: Duration) -> Result<()> {
         ("fault", "pause", 4.0),
         ("fault", "kill", 2.0),
         ("fault", "restart", 2.0),
+        ("fault", "cool", 4.0),
+        ("lease", "moved", 1.0),
     ] {
         let count = counts.get(&(kind, answer)).copied().unwrap_or_default();
         let wanted = a_minute * minutes;
         let enough = u32::try_from(count).is_ok_and(|count| f64::from(count) >= wanted);
         ensure!(enough, "{kind} {answer}: {count} of {wanted}");
     }
-    for word in ["pause", "kill", "restart"] {
+    for word in ["pause", "kill", "restart", "cool"] {
         let first = history
             .faults
             .iter()
@@ -144,16 +149,6 @@ type Strange = BTreeMap<String, u64>;
 
 async fn run(seed: u64, time: Duration) -> Result<(History, Strange)> {
     let stage = Arc::new(Stage::start(&setup(), FleetOptions::default()).await?);
-    let mode = |request| match request {
-        Request::Quick => Mode::Ok,
-        Request::Late => Mode::Latency {
-            before: Duration::from_millis(700),
-        },
-        Request::Stream => Mode::SlowDrip {
-            gap: Duration::from_millis(200),
-        },
-        Request::Endless => Mode::Stall { events: 2 },
-    };
     for request in Request::ALL {
         stage
             .upstream
@@ -164,6 +159,8 @@ async fn run(seed: u64, time: Duration) -> Result<(History, Strange)> {
         ..Reply::default()
     });
     let record = Arc::new(Record::new());
+    let epoch = SystemTime::now().duration_since(UNIX_EPOCH)?;
+    let epoch = epoch.saturating_sub(record.now());
     let (owners, requests) = (TaskTracker::new(), TaskTracker::new());
     let running: Vec<_> = (0..OWNERS)
         .map(|number| {
@@ -193,13 +190,41 @@ async fn run(seed: u64, time: Duration) -> Result<(History, Strange)> {
             operation.answer = Answer::Cut;
         }
     }
+    let mut rows = stage.rows(OWNERS).await?;
+    for row in &mut rows {
+        let at = |moment: Duration| moment.saturating_sub(epoch);
+        row.held = Span::new(at(row.held.from), at(row.held.until));
+    }
     let history = History {
         operations,
         arrivals,
-        rows: stage.rows(OWNERS).await?,
+        rows,
         faults,
     };
-    Ok((history, record.strange()))
+    let mut strange = record.strange();
+    // What the upstream turns away it turns away while a connection is to cool down.
+    let failures =
+        (history.operations.iter()).filter(|operation| operation.answer == Answer::Failed);
+    let unexpected = failures.filter(|failed| {
+        !history.faults.iter().any(|(fault, span)| {
+            matches!(fault, Fault::Cool { .. }) && failed.span.and(*span).is_some()
+        })
+    });
+    strange.extend(unexpected.map(|failed| (format!("{failed:?}"), 1)));
+    Ok((history, strange))
+}
+
+fn mode(request: Request) -> Mode {
+    match request {
+        Request::Quick => Mode::Ok,
+        Request::Late => Mode::Latency {
+            before: Duration::from_millis(700),
+        },
+        Request::Stream => Mode::SlowDrip {
+            gap: Duration::from_millis(200),
+        },
+        Request::Endless => Mode::Stall { events: 2 },
+    }
 }
 
 /// Hurts the fleet for a time; all is well again when this returns.
@@ -217,7 +242,12 @@ async fn hurt(
         tokio::time::sleep(mischief.pause).await;
         let from = record.now();
         let fault = happens(stage, mischief).await?;
-        faults.push((fault, Span::new(from, record.now())));
+        let lasting = match fault {
+            // A failure may be told late by as much as the authority takes to recover.
+            Fault::Cool { .. } => COOLS + RULES.recovery,
+            Fault::Pause { .. } | Fault::Kill { .. } | Fault::Restart => Duration::ZERO,
+        };
+        faults.push((fault, Span::new(from, record.now() + lasting)));
     }
     Ok(faults)
 }
@@ -253,6 +283,22 @@ async fn happens(stage: &Stage, mischief: Mischief) -> Result<Fault> {
             fleet.postgres.stop_immediately().await?;
             fleet.postgres.start_again().await?;
             Ok(Fault::Restart)
+        }
+        Fault::Cool { connection } => {
+            let number = connection % CONNECTIONS + 1;
+            let at = |request: Request| {
+                let connection = Selector::any().credential(format!("sk-c{number}"));
+                connection.model(request.model())
+            };
+            for request in Request::ALL {
+                let turned_away = Mode::rate_limited(COOLS.as_secs().to_string());
+                stage.upstream.set(at(request), turned_away);
+            }
+            tokio::time::sleep(mischief.lasts).await;
+            for request in Request::ALL {
+                stage.upstream.set(at(request), mode(request));
+            }
+            Ok(Fault::Cool { connection: number })
         }
     }
 }

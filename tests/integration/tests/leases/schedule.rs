@@ -109,7 +109,8 @@ pub(crate) struct Mischief {
     pub(crate) lasts: Duration,
 }
 
-/// All kinds over and over, each time in another order. Data planes and replicas are to be taken modulo their number.
+/// All kinds over and over, each time in another order. Data planes, replicas and connections are to be taken modulo
+/// their number.
 pub(crate) struct Mischiefs {
     random: StdRng,
     /// The shortest time that a data plane must not stand still for.
@@ -123,7 +124,19 @@ enum Kind {
     LongPause,
     Kill,
     Restart,
+    Cool,
 }
+
+/// Most moves come of several.
+const ROUND: [Kind; 7] = [
+    Kind::ShortPause,
+    Kind::LongPause,
+    Kind::Kill,
+    Kind::Restart,
+    Kind::Cool,
+    Kind::Cool,
+    Kind::Cool,
+];
 
 impl Mischiefs {
     pub(crate) fn new(seed: u64, guard: Duration) -> Self {
@@ -140,7 +153,7 @@ impl Iterator for Mischiefs {
 
     fn next(&mut self) -> Option<Mischief> {
         if self.round.is_empty() {
-            self.round = vec![Kind::ShortPause, Kind::LongPause, Kind::Kill, Kind::Restart];
+            self.round = ROUND.to_vec();
             self.round.shuffle(&mut self.random);
         }
         let kind = self.round.pop()?;
@@ -161,6 +174,10 @@ impl Iterator for Mischiefs {
                 Duration::from_millis(random.random_range(0..1_500)),
             ),
             Kind::Restart => (Fault::Restart, Duration::ZERO),
+            Kind::Cool => (
+                Fault::Cool { connection: which },
+                Duration::from_millis(random.random_range(500..1_500)),
+            ),
         };
         Some(Mischief {
             pause: Duration::from_millis(random.random_range(500..2_500)),
@@ -188,11 +205,12 @@ fn a_seed_is_a_schedule() {
     assert_ne!(steps(7, 1), steps(7, 2));
     assert_ne!(steps(7, 1), steps(8, 1));
     let guard = Duration::from_millis(600);
-    let mischiefs = |seed| Mischiefs::new(seed, guard).take(8).collect::<Vec<_>>();
+    let mischiefs = |seed| Mischiefs::new(seed, guard).take(14).collect::<Vec<_>>();
     assert_eq!(mischiefs(7), mischiefs(7));
-    for round in mischiefs(9).chunks(4) {
+    for round in mischiefs(9).chunks(7) {
         let mut words: Vec<_> = round
             .iter()
+            .filter(|mischief| mischief.fault.word() != "cool")
             .map(|mischief| (mischief.fault.word(), mischief.lasts > guard))
             .collect();
         words.sort_unstable();

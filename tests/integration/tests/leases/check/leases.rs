@@ -18,6 +18,8 @@ pub(super) struct Bounds {
     pub(super) over_by: Duration,
     /// Where it was seen.
     pub(super) connections: BTreeSet<String>,
+    /// Where it was and when, as its rows have it, in order.
+    places: Vec<(Span, String)>,
 }
 
 impl Bounds {
@@ -28,6 +30,47 @@ impl Bounds {
 
     pub(super) fn holds_throughout(&self, span: Span) -> bool {
         self.certain.iter().any(|certain| certain.contains(span))
+    }
+
+    /// Wherever it was seen, there is a row of it, if there are rows of it at all.
+    pub(super) fn is_on_record(&self) -> bool {
+        self.places.is_empty() && self.connections.len() < 2
+            || self.connections.iter().all(|seen| self.is_placed_at(seen))
+    }
+
+    fn is_placed_at(&self, connection: &str) -> bool {
+        self.places.iter().any(|(_, place)| place == connection)
+    }
+
+    /// When it certainly held a connection. Rows say where a lease that moved was when, within so much.
+    pub(super) fn certain_at(&self, connection: &str, clocks: Duration) -> Vec<Span> {
+        if !self.connections.contains(connection) {
+            return Vec::new();
+        }
+        if self.connections.len() == 1 {
+            return self.certain.clone();
+        }
+        let there = self.places.iter().filter(|(_, place)| place == connection);
+        let there = there.map(|(held, _)| {
+            let from = held.from.saturating_add(clocks);
+            Span::new(from, held.until.saturating_sub(clocks))
+        });
+        there
+            .flat_map(|there| self.certain.iter().filter_map(move |span| span.and(there)))
+            .collect()
+    }
+
+    /// When it had left a connection for another one for good, at the latest.
+    pub(super) fn left(&self, connection: &str, clocks: Duration) -> Duration {
+        let last = self
+            .places
+            .iter()
+            .rposition(|(_, place)| place == connection);
+        let stays = last.is_none_or(|last| last.saturating_add(1) == self.places.len());
+        match last.and_then(|last| self.places.get(last)) {
+            Some((held, _)) if !stays => held.until.saturating_add(clocks),
+            _ => NEVER,
+        }
     }
 }
 
@@ -41,6 +84,11 @@ impl Leases {
         let mut by_owner: BTreeMap<u8, Vec<&Operation>> = BTreeMap::new();
         for operation in &history.operations {
             by_owner.entry(operation.owner).or_default().push(operation);
+        }
+        let mut places: BTreeMap<LeaseName, Vec<(Span, String)>> = BTreeMap::new();
+        for row in &history.rows {
+            let of_lease = places.entry(row.lease).or_default();
+            of_lease.push((row.held, row.connection.clone()));
         }
         let mut leases = BTreeMap::new();
         for (owner, operations) in &by_owner {
@@ -56,7 +104,12 @@ impl Leases {
                     owner: *owner,
                     generation,
                 };
-                leases.insert(name, bounds(generation, operations, unheard_late));
+                let mut places = places.remove(&name).unwrap_or_default();
+                places.sort();
+                let doubts = doubts(history, &places);
+                let mut bounds = bounds(generation, operations, &doubts, unheard_late);
+                bounds.places = places;
+                leases.insert(name, bounds);
             }
         }
         let arrivals = history
@@ -88,14 +141,29 @@ impl Leases {
     }
 }
 
+/// When a lease may have moved or ended for its connection's sake.
+fn doubts(history: &History, places: &[(Span, String)]) -> Vec<Span> {
+    let cooled = history.faults.iter().filter(|(fault, _)| {
+        let mut places = places.iter();
+        places.any(|(_, place)| fault.cools(place))
+    });
+    cooled.map(|(_, span)| *span).collect()
+}
+
 /// What its owner's operations say of one generation.
-fn bounds(generation: u64, operations: &[&Operation], unheard_late: Duration) -> Bounds {
+fn bounds(
+    generation: u64,
+    operations: &[&Operation],
+    doubts: &[Span],
+    unheard_late: Duration,
+) -> Bounds {
     let mut bounds = Bounds {
         begun: NEVER,
         certain: Vec::new(),
         latest_expiry: Duration::ZERO,
         over_by: NEVER,
         connections: BTreeSet::new(),
+        places: Vec::new(),
     };
     let mut release_asked = NEVER;
     let mut extensions = Vec::new();
@@ -144,10 +212,14 @@ fn bounds(generation: u64, operations: &[&Operation], unheard_late: Duration) ->
         least_end = least_end.min(extension.from.saturating_add(extension.ttl));
         let latest = extension.carried_out_by.saturating_add(extension.ttl);
         bounds.latest_expiry = bounds.latest_expiry.max(latest);
-        if let Some(answered) = extension.answered
-            && answered < least_end
-        {
-            bounds.certain.push(Span::new(answered, least_end));
+        if let Some(answered) = extension.answered {
+            // What an answer says holds until the next doubt; in the middle of one it says nothing.
+            let doubts = doubts.iter().filter(|doubt| doubt.until > answered);
+            let doubted = doubts.map(|doubt| doubt.from).min().unwrap_or(NEVER);
+            let end = least_end.min(doubted);
+            if answered < end {
+                bounds.certain.push(Span::new(answered, end));
+            }
         }
     }
     bounds.certain = merged(bounds.certain);

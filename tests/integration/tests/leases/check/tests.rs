@@ -13,6 +13,7 @@ const RULES: Rules = Rules {
     noticed_late: ms(50),
     unheard_late: ms(2_000),
     recovery: ms(400),
+    clocks: ms(20),
 };
 const TTL: u64 = 5_000;
 
@@ -189,6 +190,16 @@ const B: (u8, u64) = (2, 1);
 #[case::sent_by_a_grant_while_nobody_answered(story()
     .holds(A, (0, 10), "c").release(A, (100, 110), granted(1)).fault(Fault::Restart, (120, 300))
     .send(A, 1, (150, 400), Answer::Served).arrives(A, 1, (160, 390), "c"))]
+#[case::it_moved_when_its_connection_cooled(story()
+    .holds(A, (0, 10), "c1").fault(Fault::Cool { connection: 1 }, (50, 900)).row(A, (10, 60), "c1")
+    .row(A, (60, 4_000), "c2").send(A, 1, (50, 100), Answer::Served).arrives(A, 1, (70, 90), "c2")
+    .holds(B, (1_300, 1_310), "c1").arrives(B, 2, (1_320, 1_400), "c1"))]
+#[case::what_it_had_in_flight_drains(story()
+    .holds(A, (0, 10), "c1").fault(Fault::Cool { connection: 1 }, (50, 900)).row(A, (10, 60), "c1")
+    .arrives(A, 1, (20, 1_070), "c1").aborted().row(A, (60, 4_000), "c2"))]
+#[case::it_was_lost_when_its_connection_cooled(story()
+    .holds(A, (0, 10), "c1").fault(Fault::Cool { connection: 1 }, (50, 900))
+    .send(A, 1, (60, 100), Answer::Busy).renew(A, (950, 960), Answer::Over))]
 fn nothing_is_found_in(#[case] story: Story) {
     assert_eq!(check(&story.0, &RULES), []);
 }
@@ -268,6 +279,24 @@ fn nothing_is_found_in(#[case] story: Story) {
 #[case::two_rows_of_an_owner(Kind::TwoRows, story()
     .row(A, (0, 10), "c").row((1, 2), (9, 20), "d"))]
 #[case::no_row(Kind::NoRow, story().acquire(1, (0, 10), granted(1)))]
+#[case::another_connection_cooled(Kind::TwoConnections, story()
+    .holds(A, (0, 10), "c1").fault(Fault::Cool { connection: 2 }, (50, 900)).row(A, (10, 60), "c1")
+    .row(A, (60, 4_000), "c2"))]
+#[case::it_moved_before_its_connection_cooled(Kind::TwoConnections, story()
+    .holds(A, (0, 10), "c1").fault(Fault::Cool { connection: 1 }, (150, 900)).row(A, (10, 60), "c1")
+    .row(A, (60, 4_000), "c2"))]
+#[case::it_was_in_both_places(Kind::TwoConnections, story()
+    .holds(A, (0, 10), "c1").fault(Fault::Cool { connection: 1 }, (50, 900)).row(A, (10, 90), "c1")
+    .row(A, (60, 4_000), "c2"))]
+#[case::it_moved_to_a_held_one(Kind::TwoHolders, story()
+    .holds(A, (0, 10), "c1").fault(Fault::Cool { connection: 1 }, (50, 900)).row(A, (10, 60), "c1")
+    .row(A, (60, 4_000), "c2").renew(A, (1_000, 1_010), granted(1)).holds(B, (0, 20), "c2"))]
+#[case::it_went_on_where_it_was(Kind::NotCut, story()
+    .holds(A, (0, 10), "c1").fault(Fault::Cool { connection: 1 }, (50, 900)).row(A, (10, 60), "c1")
+    .arrives(A, 1, (20, 1_390), "c1").aborted().row(A, (60, 4_000), "c2"))]
+#[case::confirmed_after_its_connection_cooled(Kind::Lost, story()
+    .holds(A, (0, 10), "c1").fault(Fault::Cool { connection: 1 }, (50, 900))
+    .renew(A, (950, 960), granted(1)).renew(A, (1_000, 1_010), Answer::Over))]
 #[case::it_sent_elsewhere(Kind::TwoConnections, story()
     .holds(A, (0, 10), "c").arrives(A, 1, (20, 30), "d"))]
 fn a_violation_is_found(#[case] kind: Kind, #[case] story: Story) {

@@ -10,6 +10,7 @@
 //! until an answer after that time tells; where it went, and when, is on record.
 
 mod leases;
+mod strength;
 #[cfg(test)]
 mod tests;
 
@@ -18,6 +19,7 @@ use std::time::Duration;
 
 use super::history::{Answer, Arrival, Asked, Fault, History, LeaseName, Operation, Span};
 use leases::{Bounds, Leases};
+pub(crate) use strength::strength;
 
 /// What the fleet was told, and what a busy machine is allowed.
 #[derive(Clone, Copy, Debug)]

@@ -14,7 +14,7 @@ use tidegate_test_support::upstream::{Ending, Mode, Reply, Selector};
 use tidegate_test_support::{FleetOptions, eventually};
 use tokio_util::task::TaskTracker;
 
-use super::check::{Rules, check};
+use super::check::{Rules, check, strength};
 use super::clients::{Marker, Owner, Record};
 use super::history::{Answer, Arrival, Asked, Fault, History, NEVER, Span};
 use super::schedule::{Mischief, Mischiefs, Request};
@@ -89,7 +89,19 @@ async fn random_histories_hold_what_leases_promise() -> Result<()> {
         violations.first()
     );
     ensure!(strange.is_empty(), "seed {seed}: {strange:?}");
-    is_enough(&history, time).with_context(|| format!("seed {seed}"))
+    is_enough(&history, time).with_context(|| format!("seed {seed}"))?;
+    is_strong(&history, seed)
+}
+
+/// A checker that would find nothing proves nothing either.
+fn is_strong(history: &History, seed: u64) -> Result<()> {
+    let strengths = strength(history, &RULES, seed);
+    for strength in &strengths {
+        say(&format!("{strength:?}"));
+    }
+    let weak = strengths.iter().find(|strength| !strength.is_enough());
+    ensure!(weak.is_none(), "seed {seed}: {weak:?}");
+    Ok(())
 }
 
 /// A run in which too little happened proves nothing.

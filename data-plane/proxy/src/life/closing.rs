@@ -7,7 +7,6 @@ use tokio::time::Instant;
 
 use crate::control_port::ControlPort;
 use crate::metrics::{AttemptEnd, AttemptLabels};
-use crate::sse::Tokens;
 
 use super::{Asking, Life, millis};
 

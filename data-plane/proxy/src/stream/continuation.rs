@@ -208,7 +208,7 @@ impl<C: ControlPort> Flow<C> {
                     // Nobody knows where in it the turn would go on.
                     life.succeeds();
                     life.takes_over();
-                    life.uses_answer(answer);
+                    life.uses_answer(&answer);
                     metrics.continues(Continued::Unusable);
                     self.gives_up();
                 }

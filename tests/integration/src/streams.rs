@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 
 use anyhow::{Context as _, Result, ensure};
+use futures::{StreamExt as _, TryStreamExt as _};
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
@@ -81,8 +82,13 @@ pub async fn open(addr: SocketAddr, model: &str) -> Result<Stream> {
 /// When one does not begin, or not with 200.
 pub async fn open_many(addr: SocketAddr, model: &str, count: usize) -> Result<Vec<Stream>> {
     let opening = (0..count).map(|_| open(addr, model));
-    futures::future::try_join_all(opening).await
+    // A busy machine is not asked for all of them at once.
+    let opening = futures::stream::iter(opening).buffer_unordered(AT_ONCE);
+    opening.try_collect().await
 }
+
+/// Streams that are being opened at a time.
+const AT_ONCE: usize = 20;
 
 /// One connection over HTTP/2.
 #[derive(Debug)]

@@ -8,11 +8,13 @@ use tidegate_integration::{LIMIT, World, chat};
 use tidegate_test_support::upstream::{Gate, Mode};
 use tidegate_test_support::{RespValue, eventually};
 
-use super::permits::{Sent, capped, held_at, one_a, reaches, send, stream};
+use super::permits::{Sent, held_at, one_a, reaches, send, stream, with_cap};
+use super::rotation::patient;
 
 /// Plain requests for a model of a provider; the account runs one at a time, and nothing says how long they wait.
 async fn plain() -> Result<(World, Gate)> {
-    let world = capped(1, "priority", "").await?;
+    // Who must wait is not sent away because a busy machine decides late.
+    let world = with_cap(World::start_with(patient()).await?, 1, "priority", "").await?;
     let gate = Gate::new();
     world.one.set(one_a(), held_at(&gate));
     Ok((world, gate))

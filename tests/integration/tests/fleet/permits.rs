@@ -19,8 +19,16 @@ pub(crate) fn one_a() -> Selector {
 }
 
 /// The fleet with `cap` requests at once on the only account of provider one.
-pub(crate) async fn capped(cap: u32, strategy: &str, config: &str) -> Result<World> {
-    let world = World::start().await?;
+async fn capped(cap: u32, strategy: &str, config: &str) -> Result<World> {
+    with_cap(World::start().await?, cap, strategy, config).await
+}
+
+pub(crate) async fn with_cap(
+    world: World,
+    cap: u32,
+    strategy: &str,
+    config: &str,
+) -> Result<World> {
     let document = world
         .document()
         .replace("{id: one-a,", &format!("{{id: one-a, maxConcurrent: {cap},"))

@@ -17,6 +17,7 @@ const AT_ONCE: usize = 12;
 pub(crate) fn patient() -> FleetOptions {
     let limits = [
         ("TIDEGATE_DECIDE_LIMIT", "5s"),
+        ("TIDEGATE_SLOW_DECIDE_LIMIT", "10s"),
         ("TIDEGATE_DECISION_LIMIT", "4s"),
         ("TIDEGATE_DECISION_STORE_LIMIT", "3s"),
     ];

@@ -23,6 +23,7 @@ mod proxy;
 mod routing;
 mod rules;
 mod setting;
+mod streams;
 mod summary;
 mod telemetry;
 mod transitions;
@@ -43,12 +44,13 @@ const ROUND_TIME: Duration = Duration::from_secs(2);
 const SUMMARY: &str = "target/bench/summary.json";
 
 /// The parts, in their order.
-const PARTS: [&str; 8] = [
+const PARTS: [&str; 9] = [
     "classify",
     "transitions",
     "routing",
     "decide",
     "proxy",
+    "streams",
     "permits",
     "leases",
     "outage",
@@ -83,6 +85,9 @@ async fn main() -> Result<()> {
         }
         tokio::time::sleep(Duration::from_secs(5)).await;
         setting.memory("after", &mut summary)?;
+    }
+    if wanted("streams") {
+        streams::measure(&mut summary).await?;
     }
     if wanted("permits") {
         permits::measure(&mut summary).await?;

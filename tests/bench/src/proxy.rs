@@ -110,9 +110,12 @@ fn note(job: &Job, paths: &Paths, summary: &mut Summary) {
     set("p50_ms", over(&paths.ours, |run| run.latency_ms(0.5)));
     set("p99_ms", over(&paths.ours, |run| run.latency_ms(0.99)));
     if job.name == "sse50" {
+        let first_chunk: fn(&Run) -> f64 = |run| run.first_chunk_ms(0.99);
+        set("first_chunk_p99_ratio", ratio(first_chunk));
+        set("first_chunk_p99_added_ratio", added(first_chunk));
         set(
-            "first_chunk_p99_ratio",
-            ratio(|run| run.first_chunk_ms(0.99)),
+            "first_chunk_p99_added_ms",
+            over(&paths.ours, first_chunk) - over(&paths.direct, first_chunk),
         );
     }
 }

@@ -7,6 +7,16 @@ from openai import OpenAI
 
 from client_run import parse_args, run_modes
 
+
+class InBandError(Exception):
+    """The stream held an error event, which the SDK hands on like any other."""
+
+    def __init__(self, event):
+        super().__init__(f"in-band error: {event}")
+        self.body = event.to_dict()
+        self.code = event.response.error.code if event.type == "response.failed" else event.code
+
+
 MESSAGES = [{"role": "user", "content": "hi"}]
 MODES = [
     "json",
@@ -80,7 +90,7 @@ def responses_stream(model, progress):
             elif event.type == "response.completed":
                 completed = event.response
             elif event.type in ("error", "response.failed"):
-                raise RuntimeError(f"in-band error: {event}")
+                raise InBandError(event)
     assert completed is not None, "the stream did not complete"
     assert completed.output_text == progress.text, "deltas and final text differ"
     return {"usage": completed.usage.total_tokens}

@@ -1,0 +1,7 @@
+//! Streams end to end: what upstreams do wrong, seen through the official SDKs; the end of a process under load; memory.
+
+mod chaos;
+mod drain;
+mod faults;
+mod matrix;
+mod memory;

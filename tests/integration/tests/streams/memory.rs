@@ -1,0 +1,209 @@
+//! What streams leave behind in a data plane, and what it holds for clients that do not read.
+//!
+//! Counted by its allocator, so that neither time nor what the allocator keeps for later plays a part.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use rstest::rstest;
+use tidegate_integration::streams::{all_end_well, open, open_many, paused};
+use tidegate_integration::{CLIENT_KEY, LIMIT, World, metric};
+use tidegate_test_support::upstream::{FakeUpstream, Mode, Reply, Selector};
+use tidegate_test_support::{DataPlane, FleetOptions, eventually};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
+
+const MIB: f64 = 1_048_576.0;
+const KIB: f64 = 1_024.0;
+/// For answers that take the fake upstream long to make.
+const LONG_LIMIT: Duration = Duration::from_secs(60);
+/// Idle connections to upstreams are kept for 20 s and looked at as often.
+const IDLE_LIMIT: Duration = Duration::from_secs(60);
+
+/// One data plane and one control plane; every request holds a permit.
+async fn world() -> Result<World> {
+    let world = World::start_with(FleetOptions {
+        control_planes: 1,
+        data_planes: 1,
+        ..FleetOptions::default()
+    })
+    .await?;
+    let document = world
+        .document()
+        .replace("{id: one-a,", "{id: one-a, maxConcurrent: 1000,")
+        .replace("settings:\n", "settings:\n  requestQueue: {maxWaitMs: 60000}\n");
+    world.fleet.apply(&document).await?;
+    Ok(world)
+}
+
+fn plane(world: &World) -> Result<&DataPlane> {
+    world.fleet.data_planes.first().context("no data plane")
+}
+
+async fn allocated(plane: &DataPlane) -> Result<f64> {
+    metric(plane.admin, "tidegate_dp_memory_allocated_bytes").await
+}
+
+/// Tasks, and open files.
+async fn live(plane: &DataPlane) -> Result<(f64, usize)> {
+    let tasks = metric(plane.admin, "tidegate_dp_tasks").await?;
+    let files = std::fs::read_dir(format!("/proc/{}/fd", plane.process.pid()))?;
+    Ok((tasks, files.count()))
+}
+
+async fn run_stream(plane: &DataPlane) -> Result<()> {
+    let text = open(plane.http, "one/m").await?.read().await?;
+    ensure!(text.ends_with("data: [DONE]\n\n"), "{text}");
+    Ok(())
+}
+
+async fn together(plane: &DataPlane, streams: usize) -> Result<()> {
+    let streams = (0..streams).map(|_| run_stream(plane));
+    futures::future::try_join_all(streams).await?;
+    Ok(())
+}
+
+/// Nothing runs, and nothing waits to be told.
+async fn at_rest(plane: &DataPlane) -> Result<()> {
+    eventually(LIMIT, "nothing is in flight", || async {
+        for gauge in ["requests_in_flight", "streams_open", "permits_held"] {
+            let sample = format!("tidegate_dp_{gauge}");
+            if metric(plane.admin, &sample).await.ok()? > 0.5 {
+                return None;
+            }
+        }
+        Some(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_thousand_streams_leave_nothing_behind() -> Result<()> {
+    const AT_A_TIME: usize = 50;
+    let world = world().await?;
+    let plane = plane(&world)?;
+    world.one.set_reply(Reply {
+        chunks: 10,
+        ..Reply::default()
+    });
+    let idle = live(plane).await?;
+    together(plane, AT_A_TIME).await?;
+    at_rest(plane).await?;
+    let before = allocated(plane).await?;
+    for _ in 0..500 {
+        run_stream(plane).await?;
+    }
+    for _ in 0..500 / AT_A_TIME {
+        together(plane, AT_A_TIME).await?;
+    }
+    at_rest(plane).await?;
+    let growth = (allocated(plane).await? - before) / MIB;
+    assert!(growth < 20.0, "grew by {growth:.1} MiB");
+    let after = eventually(IDLE_LIMIT, "tasks and files as before", || async {
+        let after = live(plane).await.ok()?;
+        // One task more looks after idle connections to upstreams.
+        (after.0 <= idle.0 + 1.0 && after.1 <= idle.1).then_some(())
+    });
+    let ended = after.await;
+    let last = live(plane).await?;
+    ended.with_context(|| format!("tasks and files were {idle:?}, are {last:?}"))
+}
+
+#[tokio::test]
+async fn a_silent_stream_takes_little() -> Result<()> {
+    const STREAMS: usize = 200;
+    /// Of which 50 are buffers and queues of hyper's for two connections, mostly untouched.
+    const EACH: f64 = 72.0 * KIB;
+    let world = world().await?;
+    let plane = plane(&world)?;
+    run_stream(plane).await?;
+    at_rest(plane).await?;
+    let before = allocated(plane).await?;
+    let gate = paused(&world.one);
+    let streams = open_many(plane.http, "one/m", STREAMS).await?;
+    let each = (allocated(plane).await? - before) / streams.len() as f64;
+    assert!(each <= EACH, "{:.1} KiB each", each / KIB);
+    gate.open();
+    all_end_well(streams).await
+}
+
+/// Much more than all socket buffers on the way hold.
+const ANSWER: usize = 24 << 20;
+
+/// Events of 64 KiB.
+fn many_events(upstream: &FakeUpstream) {
+    upstream.set_default(Mode::Ok);
+    upstream.set_reply(Reply {
+        chunks: ANSWER / (64 << 10),
+        chunk_bytes: 64 << 10,
+        ..Reply::default()
+    });
+}
+
+/// One event.
+fn one_line(upstream: &FakeUpstream) {
+    upstream.set_default(Mode::LongLine {
+        bytes: ANSWER as u64,
+    });
+}
+
+#[rstest]
+#[case::of_events(many_events, 256.0)]
+// What is looked at of such an event is kept beside what waits of it, and both beside what was read of the next piece.
+#[case::of_one_line(one_line, 4.0 * 256.0)]
+#[tokio::test]
+async fn clients_that_do_not_read_are_not_buffered_for(
+    #[case] answers: fn(&FakeUpstream),
+    #[case] most_kib: f64,
+) -> Result<()> {
+    const CLIENTS: u32 = 4;
+    /// Looks at the memory, this long apart: in all enough for the answers to have come, were they taken in.
+    const LOOKS: u32 = 30;
+    const BETWEEN: Duration = Duration::from_millis(100);
+    /// Beside what is buffered: two connections and the request itself.
+    const EACH: f64 = 72.0 * KIB;
+    let world = world().await?;
+    let plane = plane(&world)?;
+    run_stream(plane).await?;
+    at_rest(plane).await?;
+    let before = allocated(plane).await?;
+    let log = world.one.log();
+    let asked = log.count(&Selector::any()) + u64::from(CLIENTS);
+    answers(&world.one);
+    let mut clients = Vec::new();
+    for _ in 0..CLIENTS {
+        clients.push(ask(plane).await?);
+    }
+    ensure!(log.wait_for(&Selector::any(), asked, LIMIT).await);
+    eventually(LONG_LIMIT, "every answer has begun", || async {
+        let open = metric(plane.admin, "tidegate_dp_streams_open").await.ok()?;
+        (open > f64::from(CLIENTS) - 0.5).then_some(())
+    })
+    .await?;
+    let mut most = 0.0_f64;
+    for _ in 0..LOOKS {
+        tokio::time::sleep(BETWEEN).await;
+        most = most.max(allocated(plane).await? - before);
+    }
+    let each = most / f64::from(CLIENTS);
+    assert!(each <= most_kib * KIB + EACH, "{:.0} KiB each", each / KIB);
+    let requests = log.requests(&Selector::any());
+    let endings: Vec<_> = requests.iter().map(|request| request.ending).collect();
+    let running = endings.iter().filter(|ending| ending.is_none());
+    assert_eq!(running.count(), clients.len(), "held back: {endings:?}");
+    drop(clients);
+    at_rest(plane).await
+}
+
+/// A client that asks and never reads.
+async fn ask(plane: &DataPlane) -> Result<TcpStream> {
+    let mut socket = TcpStream::connect(plane.http).await?;
+    let body = r#"{"model":"one/m","stream":true,"messages":[]}"#;
+    let head = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {CLIENT_KEY}\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    socket.write_all((head + body).as_bytes()).await?;
+    Ok(socket)
+}

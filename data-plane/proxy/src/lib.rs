@@ -25,12 +25,12 @@ mod early;
 mod endpoint;
 mod event_stream;
 mod facts;
+mod fence;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
-mod fence;
 mod handle;
-mod idempotency;
 mod heartbeat;
+mod idempotency;
 mod identify;
 mod leasing;
 mod life;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use tidegate_core::idempotency::WindowLimits;
 use tidegate_core::ids::EgressId;
 
-use crate::upstream::UpstreamAuthorities;
 use crate::heartbeat::Heartbeats;
+use crate::upstream::UpstreamAuthorities;
 
 /// Settings of one proxy. [`Limits::default`] is what the binary starts with.
 #[derive(Clone, Debug)]

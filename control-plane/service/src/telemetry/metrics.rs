@@ -21,6 +21,7 @@ pub(crate) use super::lease_metrics::{LeaseFailure, LeaseShown};
 use super::pin_metrics::PinMetrics;
 use super::quota_metrics::QuotaMetrics;
 pub(crate) use super::quota_metrics::{QuotaPoll, QuotaReport};
+use super::usage_metrics::UsageMetrics;
 pub(crate) use kinds::{
     AdmissionAnswer, Dropped, PermitGrant, ProbeGrant, ReportFate, Step, StoreCall, TokenRefresh,
     TurnTaken,
@@ -29,7 +30,6 @@ use kinds::{
     AdmissionLabel, CallLabel, CallResult, DroppedLabel, FateLabel, GrantLabel, PermitLabel,
     StepLabel, TokenLabel, TurnLabel,
 };
-use super::usage_metrics::UsageMetrics;
 
 /// Where metrics are named. Both planes of one process share one.
 pub type SharedRegistry = Arc<RwLock<Registry>>;

@@ -317,7 +317,10 @@ impl<C: ControlPort> Flow<C> {
         self.ours.extend(kept);
         self.stream.let_go();
         if matches!(step, Step::Draining) {
-            life.uses(self.stream.passage.tokens().into(), self.stream.passage.written());
+            life.uses(
+                self.stream.passage.tokens().into(),
+                self.stream.passage.written(),
+            );
         }
         match (stop, &step) {
             (Stop::Fault(fault), Step::Draining) => life.breaks(Outcome::Stream(fault)),

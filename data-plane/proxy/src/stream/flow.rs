@@ -162,8 +162,8 @@ impl<C: ControlPort> Flow<C> {
         let heartbeat = self.heartbeat.as_mut()?;
         let passage = &self.stream.passage;
         // While a turn is being continued the stream in hand is not the client's.
-        let may = self.continuation.is_some()
-            || (passage.end() == End::Open && !passage.is_inside());
+        let may =
+            self.continuation.is_some() || (passage.end() == End::Open && !passage.is_inside());
         may.then(|| heartbeat.poll(context, passage.sequence()))?
     }
 
@@ -258,7 +258,10 @@ impl<C: ControlPort> Drop for Flow<C> {
         if self.stream.passage.end() == End::Closed && self.continuation.is_none() {
             self.finish();
         } else if let Some(life) = self.life.as_mut() {
-            life.uses(self.stream.passage.tokens().into(), self.stream.passage.written());
+            life.uses(
+                self.stream.passage.tokens().into(),
+                self.stream.passage.written(),
+            );
         }
     }
 }

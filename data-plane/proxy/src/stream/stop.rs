@@ -74,7 +74,10 @@ impl<C: ControlPort> Flow<C> {
         let Some(mut life) = self.life.take() else {
             return;
         };
-        life.uses(self.stream.passage.tokens().into(), self.stream.passage.written());
+        life.uses(
+            self.stream.passage.tokens().into(),
+            self.stream.passage.written(),
+        );
         match error {
             None => life.end(Ending::Answered),
             Some(body) => {
@@ -97,7 +100,10 @@ impl<C: ControlPort> Flow<C> {
         let Some(life) = self.life.as_mut() else {
             return;
         };
-        life.uses(self.stream.passage.tokens().into(), self.stream.passage.written());
+        life.uses(
+            self.stream.passage.tokens().into(),
+            self.stream.passage.written(),
+        );
         match stop {
             Stop::Fault(fault) => life.breaks(Outcome::Stream(fault)),
             Stop::LeaseOver => life.is_cut_off(),

@@ -27,8 +27,8 @@ use tidegate_core::time::Timestamp;
 use tidegate_core::usage::{OpenAttempt, UsageRecord};
 use tidegate_core::version::Version;
 use tidegate_plane_client::{
-    Admission, AdmissionAsk, Answer, Ask, Deadlines, Dispatch, LeaseAnswer, Leased,
-    Lesson, Observation, PermitWait, PermitWaited, Running, Snapshot, Step, Success,
+    Admission, AdmissionAsk, Answer, Ask, Deadlines, Dispatch, LeaseAnswer, Leased, Lesson,
+    Observation, PermitWait, PermitWaited, Running, Snapshot, Step, Success,
 };
 use tidegate_proxy::ControlPort;
 use tokio::sync::Notify;

@@ -30,11 +30,11 @@ mod fail_over;
 mod fake_control;
 #[cfg(test)]
 mod fake_leases;
-#[cfg(test)]
-mod http2_upstream;
 mod framing;
 #[cfg(test)]
 mod heartbeats;
+#[cfg(test)]
+mod http2_upstream;
 #[cfg(test)]
 mod lease_requests;
 #[cfg(test)]
@@ -51,15 +51,15 @@ mod permits;
 mod plans;
 #[cfg(test)]
 mod raw_upstream;
-#[cfg(test)]
-mod relay;
-#[cfg(test)]
-mod repetitions;
 mod recovery;
 #[cfg(test)]
 mod recovery_ends;
 #[cfg(test)]
 mod relay;
+#[cfg(test)]
+mod relay;
+#[cfg(test)]
+mod repetitions;
 #[cfg(test)]
 mod scripted;
 #[cfg(test)]
@@ -74,5 +74,5 @@ mod timers;
 mod tls_upstream;
 #[cfg(test)]
 mod upstream_faults;
-mod watchdog;
 mod usage;
+mod watchdog;

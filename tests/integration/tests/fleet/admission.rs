@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use rstest::rstest;
 use tidegate_integration::{LIMIT, World, chat, metric};
+use tidegate_test_support::eventually;
 use tidegate_test_support::upstream::{Gate, Mode, Selector, Window};
-use tidegate_test_support::{FleetOptions, eventually};
 
 use super::permits::{Sent, held_at, one_a, reaches, send};
 use super::rotation::patient;

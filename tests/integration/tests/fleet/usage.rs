@@ -8,11 +8,9 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
-use tidegate_integration::{CLIENT_KEY, LIMIT, World, chat};
+use tidegate_integration::{CLIENT_KEY, LIMIT, World, chat, metric};
 use tidegate_test_support::upstream::Mode;
 use tidegate_test_support::{Direction, FaultProxy, FleetOptions, eventually};
-
-use super::relay::metric;
 
 /// How long these fleets take a silent data plane for a living one.
 const SILENCE_LIMIT: &str = "4s";

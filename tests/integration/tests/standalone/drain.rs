@@ -20,7 +20,7 @@ print(*sqlite3.connect(sys.argv[1]).execute('SELECT count(*), count(output_token
 /// With a delay that is ended by asking again.
 async fn start(grace: &str) -> Result<Standalone> {
     let arguments = ["--drain-delay", "10m", "--grace", grace];
-    Standalone::start_with_arguments(&arguments, |document| document).await
+    Standalone::start_as(&[], &arguments, |document| document).await
 }
 
 /// Records of usage, and those of them that say how many tokens came out.

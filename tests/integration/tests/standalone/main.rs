@@ -1,7 +1,7 @@
 //! Both planes in one process: real SDK clients, restarts, bad configuration, the demo.
 
-mod streams;
 mod drain;
+mod streams;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -26,8 +26,6 @@ struct Standalone {
     grpc: SocketAddr,
     openai: FakeUpstream,
     anthropic: FakeUpstream,
-    _folder: ScratchDir,
-    _anthropic: FakeUpstream,
     folder: ScratchDir,
 }
 
@@ -38,17 +36,12 @@ impl Standalone {
 
     /// With the document changed.
     async fn start_with(change: impl FnOnce(String) -> String) -> Result<Self> {
-        Self::start_with_env(&[], change).await
+        Self::start_as(&[], &[], change).await
     }
 
-    /// With the document changed, and further environment.
-    async fn start_with_env(
+    /// With the document changed, and further environment and arguments.
+    async fn start_as(
         env: &[(&str, &str)],
-        Self::start_with_arguments(&[], change).await
-    }
-
-    /// With further arguments, too.
-    async fn start_with_arguments(
         arguments: &[&str],
         change: impl FnOnce(String) -> String,
     ) -> Result<Self> {
@@ -81,8 +74,6 @@ impl Standalone {
             grpc: grpc_addr,
             openai,
             anthropic,
-            _folder: folder,
-            _anthropic: anthropic,
             folder,
         })
     }

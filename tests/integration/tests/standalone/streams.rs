@@ -34,7 +34,7 @@ fn call(standalone: &Standalone, path: &str, model: &str) -> ClientCall {
 #[tokio::test]
 async fn the_sdks_take_heartbeats() -> Result<()> {
     let clients = PythonClients::prepare().await?;
-    let standalone = Standalone::start_with_env(&[OFTEN], |document| document).await?;
+    let standalone = Standalone::start_as(&[OFTEN], &[], |document| document).await?;
     slow_down(&standalone);
     let openai = call(&standalone, "/v1", "main").modes([
         "stream",
@@ -130,7 +130,7 @@ async fn the_sdks_take_promised_streams() -> Result<()> {
         ("openai_chat.py", "/v1", "main", vec!["responses_helper"]),
         ("anthropic_messages.py", "", "claude/m", vec!["stream"]),
     ] {
-        let standalone = Standalone::start_with_env(&[OFTEN], early).await?;
+        let standalone = Standalone::start_as(&[OFTEN], &[], early).await?;
         let call = call(&standalone, path, model).modes(modes);
         let run = run_held(&clients, script, &call, &standalone, Mode::Ok).await?;
         assert!(run.ok, "{run:?}");
@@ -161,7 +161,7 @@ async fn the_sdks_raise_errors_of_promised_streams() -> Result<()> {
             "APIStatusError",
         ),
     ] {
-        let standalone = Standalone::start_with_env(&[OFTEN], early).await?;
+        let standalone = Standalone::start_as(&[OFTEN], &[], early).await?;
         let call = call(&standalone, path, model).modes([mode]);
         let run = run_held(
             &clients,

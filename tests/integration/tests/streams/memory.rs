@@ -31,7 +31,10 @@ async fn world() -> Result<World> {
     let document = world
         .document()
         .replace("{id: one-a,", "{id: one-a, maxConcurrent: 1000,")
-        .replace("settings:\n", "settings:\n  requestQueue: {maxWaitMs: 60000}\n");
+        .replace(
+            "settings:\n",
+            "settings:\n  requestQueue: {maxWaitMs: 60000}\n",
+        );
     world.fleet.apply(&document).await?;
     Ok(world)
 }

@@ -41,7 +41,7 @@ async fn clients_get_plain_answers() {
         })
         .await;
     for usage in bench.control.heard().usages {
-        assert_eq!(usage.output_tokens, Some(5), "it was read");
+        assert_eq!(usage.tokens.output, Some(5), "it was read");
     }
     let last = bench.one.log().last(&Selector::any()).unwrap();
     assert_eq!(last.header("accept-encoding"), Some("identity"));

@@ -351,7 +351,7 @@ async fn each_attempt_of_a_turn_has_its_own_tokens() {
     let usages = bench.control.heard().usages;
     let tokens: Vec<_> = usages
         .iter()
-        .map(|usage| (usage.input_tokens, usage.output_tokens))
+        .map(|usage| (usage.tokens.input, usage.tokens.output))
         .collect();
     assert_eq!(tokens, [(Some(3), Some(4)), (Some(9), Some(2))]);
 }

@@ -8,6 +8,7 @@ mod admission;
 mod backpressure;
 #[cfg(test)]
 mod bad_http2;
+#[cfg(test)]
 mod bad_input;
 #[cfg(test)]
 mod bench;
@@ -17,6 +18,7 @@ mod changes;
 mod client;
 #[cfg(test)]
 mod compressed;
+#[cfg(test)]
 mod continuation;
 #[cfg(test)]
 mod continuation_ends;
@@ -30,6 +32,7 @@ mod fail_over;
 mod fake_control;
 #[cfg(test)]
 mod fake_leases;
+#[cfg(test)]
 mod framing;
 #[cfg(test)]
 mod heartbeats;
@@ -51,11 +54,10 @@ mod permits;
 mod plans;
 #[cfg(test)]
 mod raw_upstream;
+#[cfg(test)]
 mod recovery;
 #[cfg(test)]
 mod recovery_ends;
-#[cfg(test)]
-mod relay;
 #[cfg(test)]
 mod relay;
 #[cfg(test)]
@@ -74,5 +76,7 @@ mod timers;
 mod tls_upstream;
 #[cfg(test)]
 mod upstream_faults;
+#[cfg(test)]
 mod usage;
+#[cfg(test)]
 mod watchdog;

@@ -302,7 +302,7 @@ async fn what_a_dropped_attempt_cost_is_recorded_if_it_was_told() {
     let tokens: Vec<_> = heard
         .usages
         .iter()
-        .map(|usage| (usage.attempt, usage.input_tokens, usage.output_tokens))
+        .map(|usage| (usage.attempt, usage.tokens.input, usage.tokens.output))
         .collect();
     let (first, second) = (heard.reports[0].0.attempt.id, heard.reports[2].0.attempt.id);
     assert_eq!(

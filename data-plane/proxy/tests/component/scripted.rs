@@ -3,7 +3,6 @@
 //! Time stands still while [`Frozen`] lives, real sockets or not, so a limit passes exactly when a test says so. The
 //! limits of the test's own client are among them: less than [`crate::bench::LIMIT`] may pass while it waits.
 
-use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -53,9 +52,10 @@ impl Scripted {
     /// A bench whose provider `one` this is.
     pub(crate) async fn bench(options: Options) -> (Self, Bench) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let one_at = Some(format!("http://{}/v1", listener.local_addr().unwrap()));
+        let one = Self { listener };
+        let one_at = Some(one.base_url());
         let bench = Bench::start_with(Options { one_at, ..options }).await;
-        (Self { listener }, bench)
+        (one, bench)
     }
 
     /// The next request.
@@ -75,8 +75,8 @@ impl Scripted {
         }
     }
 
-    pub(crate) fn addr(&self) -> SocketAddr {
-        self.listener.local_addr().unwrap()
+    pub(crate) fn base_url(&self) -> String {
+        format!("http://{}/v1", self.listener.local_addr().unwrap())
     }
 
     /// The provider is gone: connections are refused.

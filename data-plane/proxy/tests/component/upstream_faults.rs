@@ -299,7 +299,8 @@ async fn a_stale_connection_is_not_used() {
         assert_eq!(reply.status, 200, "{reply:?}");
         // The upstream's own end of the connection is closed by then.
         let log = bench.one.log();
-        let ended = log.wait_for(&Selector::any(), number, crate::bench::LIMIT);
+        let any = Selector::any();
+        let ended = log.wait_for(&any, number, crate::bench::LIMIT);
         assert!(ended.await);
     }
     let outcomes = bench.control.outcomes();

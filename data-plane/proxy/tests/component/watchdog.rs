@@ -110,7 +110,7 @@ async fn a_change_of_settings_acts_on_later_attempts() {
     let upstream = async {
         let mut watched = one.call().await.streams(&[role()]).await;
         bench.set(&Options {
-            one_at: Some(one.addr()),
+            one_at: Some(one.base_url()),
             ..held()
         });
         settles().await;

@@ -179,12 +179,24 @@ pub struct OpenAttempt {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SilenceWatch {
     since_ms: Option<u64>,
+    /// When the durable store answered last.
+    answered_ms: u64,
 }
 
 impl SilenceWatch {
     /// The durable store answered.
     pub fn answered(&mut self, now_ms: u64) {
         self.since_ms.get_or_insert(now_ms);
+        self.answered_ms = now_ms;
+    }
+
+    /// So long nobody was listened to. More than twice the time between two looks means that this process stood still, and
+    /// heard nobody either.
+    pub fn looks(&mut self, every_ms: u64, now_ms: u64) {
+        let silent_ms = now_ms.saturating_sub(self.answered_ms);
+        if self.since_ms.is_some() && silent_ms > every_ms.saturating_mul(2) {
+            self.failed();
+        }
     }
 
     /// It did not, so nobody may have been able to say anything.
@@ -294,5 +306,19 @@ mod tests {
         watch.answered(at(162));
         assert!(!watch.proves(60_000, at(200)));
         assert!(watch.proves(60_000, at(222)));
+    }
+
+    #[test]
+    fn who_stood_still_heard_nobody() {
+        let mut watch = SilenceWatch::default();
+        for now_ms in [0, 10, 20] {
+            watch.looks(10, now_ms);
+            watch.answered(now_ms);
+        }
+        watch.looks(10, 40);
+        assert!(watch.proves(40, 40), "late, but listening");
+        watch.answered(40);
+        watch.looks(10, 61);
+        assert!(!watch.proves(40, 61));
     }
 }

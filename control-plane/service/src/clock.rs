@@ -31,17 +31,12 @@ impl Clock {
         let clock = Self {
             store: StoreClock::new(Timestamp(0), now),
         };
-        let wall = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |since| {
-                u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-            });
         // A reading counts as taken in the middle of its round trip.
         let half_ms = u64::try_from(WALL_CLOCK_ROUND_TRIP.as_millis() / 2).unwrap_or(0);
         clock.store.observe(
             now,
             now + WALL_CLOCK_ROUND_TRIP,
-            Timestamp(wall).plus_ms(half_ms),
+            wall_clock().plus_ms(half_ms),
         );
         clock
     }
@@ -62,4 +57,12 @@ impl Clock {
     pub(crate) fn steps(&self) -> u64 {
         self.store.steps()
     }
+}
+
+/// What this machine takes for the time.
+pub(crate) fn wall_clock() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    Timestamp(since.map_or(0, |since| {
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    }))
 }

@@ -10,13 +10,15 @@ use std::time::Duration;
 use tidegate_store::durable::{DurableStore, History};
 use tokio::time::MissedTickBehavior;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, wall_clock};
 use crate::telemetry::metrics::Metrics;
 
 /// Limit of a call (decision 54).
 const LIMIT: Duration = Duration::from_millis(500);
 /// Between two rounds.
 const EVERY: Duration = Duration::from_secs(600);
+/// After a round that left some.
+const SOON: Duration = Duration::from_secs(1);
 /// Most calls for one kind in a round, of [`tidegate_store::durable::MAX_HISTORY_ROWS`] rows at most.
 const MAX_CALLS: u32 = 64;
 
@@ -77,36 +79,45 @@ impl Cleaner {
         ticks.tick().await;
         loop {
             ticks.tick().await;
-            self.round().await;
-        }
-    }
-
-    async fn round(&self) {
-        for history in History::ALL {
-            if let Some(keep) = self.retention.of(history) {
-                self.delete(history, keep).await;
+            while self.round().await {
+                tokio::time::sleep(SOON).await;
             }
         }
     }
 
-    async fn delete(&self, history: History, keep: Duration) {
+    /// Whether there may be more to delete.
+    async fn round(&self) -> bool {
+        let mut more = false;
+        for history in History::ALL {
+            if let Some(keep) = self.retention.of(history) {
+                more |= self.delete(history, keep).await;
+            }
+        }
+        more
+    }
+
+    /// Whether there may be more to delete.
+    async fn delete(&self, history: History, keep: Duration) -> bool {
         let keep_ms = u64::try_from(keep.as_millis()).unwrap_or(u64::MAX);
-        let before = self.clock.now().minus_ms(keep_ms);
+        // What is deleted is gone, so of two clocks the one that says less is believed.
+        let now = self.clock.now().min(wall_clock());
+        let before = now.minus_ms(keep_ms);
         for _ in 0..MAX_CALLS {
             let call = self.durable.delete_history(history, before);
             match tokio::time::timeout(LIMIT, call).await {
-                Ok(Ok(0)) => return,
+                Ok(Ok(0)) => return false,
                 Ok(Ok(rows)) => self.metrics.usage.deleted(history, rows),
                 Ok(Err(error)) => {
                     tracing::warn!(?history, %error, "old history was not deleted");
-                    return;
+                    return false;
                 }
                 Err(_elapsed) => {
                     tracing::warn!(?history, "old history was not deleted in time");
-                    return;
+                    return false;
                 }
             }
         }
+        true
     }
 }
 

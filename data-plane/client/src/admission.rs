@@ -149,7 +149,11 @@ impl Inner {
                     number,
                     lane: &lane,
                     model: &ask.model,
-                    unheard,
+                    unheard: self.learned.newest(
+                        &ask.connection,
+                        &ask.model,
+                        self.clock.at(Instant::now()),
+                    ),
                     look: ask.look,
                 };
                 self.admit_here(asks, ask.limits)

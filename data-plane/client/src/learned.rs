@@ -35,6 +35,8 @@ struct Pace {
     until: Timestamp,
     /// What nobody who counts has heard yet.
     unheard: Option<Unheard>,
+    /// What was told last, heard or not: all there is to go by when nobody counts.
+    newest: Option<Unheard>,
 }
 
 /// What the newest answer told.
@@ -93,6 +95,10 @@ impl LearnedPaces {
         let pace = Pace {
             until: known.map_or(watched, |pace| pace.until.max(watched)),
             unheard: if is_newer { Some(unheard) } else { before },
+            newest: match known.and_then(|pace| pace.newest) {
+                Some(newest) if newest.sent_at > unheard.sent_at => Some(newest),
+                _ => Some(unheard),
+            },
         };
         if known.is_none() {
             let Lesson {
@@ -127,6 +133,20 @@ impl LearnedPaces {
             .and_then(|pace| pace.unheard)
     }
 
+    /// What is known here of this model while nobody counts.
+    pub(crate) fn newest(
+        &self,
+        connection: &ConnectionId,
+        model: &ModelId,
+        now: Timestamp,
+    ) -> Option<Unheard> {
+        let paces = self.paces.lock();
+        paces
+            .get(&(connection.clone(), model.clone()))
+            .and_then(|pace| pace.newest)
+            .filter(|newest| newest.told.ends_at() > now)
+    }
+
     /// A question was answered with which this was told, by somebody who counts until then. One who does not, and should,
     /// could not: it is told again.
     pub(crate) fn heard(
@@ -141,8 +161,12 @@ impl LearnedPaces {
         let mut paces = self.paces.lock();
         let Some(pace) = paces.get_mut(&key) else {
             if until > now && self.has_room(&mut paces, now) {
-                let unheard = None;
-                paces.insert(key, Pace { until, unheard });
+                let pace = Pace {
+                    until,
+                    unheard: None,
+                    newest: None,
+                };
+                paces.insert(key, pace);
                 self.count(&paces);
             }
             return;
@@ -155,6 +179,7 @@ impl LearnedPaces {
             *pace = Pace {
                 until,
                 unheard: None,
+                newest: pace.newest,
             };
         }
         if pace.until <= now {

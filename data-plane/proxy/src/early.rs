@@ -30,7 +30,6 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Response};
 use http_body::{Body, Frame};
 use tidegate_core::config::Config;
-use tokio_util::sync::WaitForCancellationFutureOwned;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::control_port::ControlPort;
@@ -91,8 +90,10 @@ pub(crate) async fn keep<C: ControlPort>(
     }
     let body = PromisedBody {
         state: State::Waiting(Box::new(Waiting {
-            answer: AbortOnDropHandle::new(shared.tasks.spawn(answering)),
-            drained: Box::pin(shared.end.clone().cancelled_owned()),
+            // Whether the body is asked for or not, the end of a drain ends it.
+            answer: AbortOnDropHandle::new(
+                (shared.tasks).spawn(shared.end.clone().run_until_cancelled_owned(answering)),
+            ),
             heartbeat: heartbeat.map(Heartbeat::at_once),
             promise,
         })),
@@ -115,8 +116,7 @@ enum State {
 
 struct Waiting {
     /// The request. It ends when this is dropped.
-    answer: AbortOnDropHandle<Response<ReplyBody>>,
-    drained: Pin<Box<WaitForCancellationFutureOwned>>,
+    answer: AbortOnDropHandle<Option<Response<ReplyBody>>>,
     heartbeat: Option<Heartbeat>,
     promise: Promise,
 }
@@ -127,12 +127,13 @@ impl Waiting {
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Result<Response<ReplyBody>, Refusal>> {
-        if let Poll::Ready(answer) = Pin::new(&mut self.answer).poll(context) {
-            // It panicked; what it was about ended with it.
-            return Poll::Ready(answer.map_err(|_| Refusal::Internal));
-        }
-        let drained = self.drained.as_mut().poll(context);
-        drained.map(|()| Err(Refusal::ShuttingDown))
+        Pin::new(&mut self.answer)
+            .poll(context)
+            .map(|answer| match answer {
+                Ok(answer) => answer.ok_or(Refusal::ShuttingDown),
+                // It panicked; what it was about ended with it.
+                Err(_panicked) => Err(Refusal::Internal),
+            })
     }
 }
 

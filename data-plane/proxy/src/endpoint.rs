@@ -114,6 +114,11 @@ impl Endpoint {
         }
     }
 
+    /// Whether a model answers, so that tokens are used.
+    pub(crate) fn uses_tokens(self) -> bool {
+        !matches!(self, Self::InputTokens | Self::CountTokens)
+    }
+
     /// What the client speaks (decision 48).
     pub(crate) fn protocol(self) -> Protocol {
         match self {

@@ -232,7 +232,7 @@ impl Turn {
                 };
                 if head.status.is_success() {
                     let size = answer.size();
-                    let kept = Some((answer.clone(), size));
+                    let kept = Some((answer.apart(), size));
                     self.repetitions
                         .forget_or_keep(&self.name, self.ticket, kept);
                 }
@@ -260,6 +260,20 @@ impl Drop for Turn {
 }
 
 impl Answer {
+    /// In memory of its own: as it came it may hold a whole buffer of its connection.
+    fn apart(&self) -> Self {
+        let headers = self.headers.iter();
+        let headers = headers.map(|(name, value)| {
+            let apart = HeaderValue::from_bytes(value.as_bytes());
+            (name.clone(), apart.unwrap_or_else(|_| value.clone()))
+        });
+        Self {
+            status: self.status,
+            headers: headers.collect(),
+            body: Bytes::copy_from_slice(&self.body),
+        }
+    }
+
     fn size(&self) -> usize {
         let headers = self.headers.iter();
         let headers = headers.map(|(name, value)| name.as_str().len().saturating_add(value.len()));

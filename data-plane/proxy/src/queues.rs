@@ -12,7 +12,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use prometheus_client::metrics::gauge::Gauge;
 use tidegate_core::admission::{AdmissionError, QueueName, check_depth};
-use tidegate_core::ids::ConnectionId;
+use tidegate_core::ids::{ConnectionId, ModelId};
 use tokio::sync::futures::Notified;
 use tokio::sync::{MutexGuard, Notify, OwnedSemaphorePermit, Semaphore};
 
@@ -23,15 +23,18 @@ const MAX_QUEUED: usize = 100_000;
 /// Queues above which those that nobody uses are forgotten.
 const MANY_QUEUES: usize = 4_096;
 
+/// A connection, and a model on it with a queue of its own.
+type Key = (ConnectionId, Option<ModelId>);
+
 /// All queues.
 #[derive(Debug)]
 pub(crate) struct Queues {
-    queues: Mutex<BTreeMap<ConnectionId, Arc<Queue>>>,
+    queues: Mutex<BTreeMap<Key, Arc<Queue>>>,
     room: Arc<Semaphore>,
     queued: Gauge,
 }
 
-/// The queue of one connection.
+/// The queue of one connection, or of one model on it.
 #[derive(Debug)]
 pub(crate) struct Queue {
     name: QueueName,
@@ -72,10 +75,11 @@ impl Queues {
         }
     }
 
-    /// The queue of a connection.
-    pub(crate) fn of(&self, name: &QueueName) -> Arc<Queue> {
+    /// The queue of a connection; of one model on it, where only what its upstream told of that model is waited for.
+    pub(crate) fn of(&self, name: &QueueName, model: Option<&ModelId>) -> Arc<Queue> {
         let mut queues = self.queues.lock();
-        if let Some(queue) = queues.get(&name.connection)
+        let key = (name.connection.clone(), model.cloned());
+        if let Some(queue) = queues.get(&key)
             && queue.name == *name
         {
             return Arc::clone(queue);
@@ -91,7 +95,7 @@ impl Queues {
             line: Mutex::default(),
             freed: Notify::new(),
         });
-        queues.insert(name.connection.clone(), Arc::clone(&queue));
+        queues.insert(key, Arc::clone(&queue));
         queue
     }
 }
@@ -190,7 +194,7 @@ mod tests {
     use super::*;
 
     fn queue() -> Arc<Queue> {
-        Queues::new(Gauge::default()).of(&name())
+        Queues::new(Gauge::default()).of(&name(), None)
     }
 
     fn name() -> QueueName {
@@ -276,28 +280,39 @@ mod tests {
     fn there_is_a_limit_over_all_queues() {
         let gauge = Gauge::default();
         let queues = Queues::new(gauge.clone());
-        let queue = queues.of(&name());
+        let queue = queues.of(&name(), None);
         let mut places: Vec<Place> = (0..MAX_QUEUED).map(|_| queue.enter(0).unwrap()).collect();
         let other = QueueName {
             connection: ConnectionId::new("d").unwrap(),
             ..name()
         };
-        assert!(queues.of(&other).enter(0).is_err());
+        assert!(queues.of(&other, None).enter(0).is_err());
         places.pop();
-        let place = queues.of(&other).enter(0).unwrap();
+        let place = queues.of(&other, None).enter(0).unwrap();
         assert_eq!(gauge.get(), 100_000);
         drop((place, places));
         assert_eq!(gauge.get(), 0);
     }
 
     #[test]
+    fn a_model_with_a_queue_of_its_own_does_not_hold_up_another() {
+        let queues = Queues::new(Gauge::default());
+        let [one, other] = ["a", "b"].map(|model| ModelId::new(model).unwrap());
+        let _waits = queues.of(&name(), Some(&one)).enter(0).unwrap();
+        assert!(queues.of(&name(), Some(&one)).is_used());
+        assert!(!queues.of(&name(), Some(&other)).is_used());
+        assert!(!queues.of(&name(), None).is_used());
+    }
+
+    #[test]
     fn queues_that_nobody_uses_are_forgotten() {
         let queues = Queues::new(Gauge::default());
         let of = |number: usize| {
-            queues.of(&QueueName {
+            let name = QueueName {
                 connection: ConnectionId::new(format!("c{number}")).unwrap(),
                 ..name()
-            })
+            };
+            queues.of(&name, None)
         };
         let used = of(0);
         for number in 1..=MANY_QUEUES {

@@ -247,8 +247,11 @@ impl Pace {
         let found = self.finds(plane, model, limits, now);
         let back = match found {
             Admitted::Now | Admitted::Full => now,
-            Admitted::NotBefore(then) | Admitted::Spent(then) => {
-                then.min(now.plus_ms(LOOK_AGAIN_MS))
+            Admitted::NotBefore(then) => then.min(now.plus_ms(LOOK_AGAIN_MS)),
+            // One that waits for its model's window keeps no place free for it: other models may use the account.
+            Admitted::Spent(_) => {
+                self.waiting.remove(&plane);
+                return found;
             }
         };
         let known = self.waiting.get(&plane).copied();

@@ -62,6 +62,8 @@ impl Reaper {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
+            self.watch
+                .looks(millis(every), millis(self.began.elapsed()));
             self.look().await;
         }
     }

@@ -54,8 +54,8 @@ fn modelled(plane: u64, number: u64) -> AdmitRequest {
 }
 
 /// So many of ten are left for half a minute.
-fn left(remaining: u32, place: Option<AdmittedPlace>) -> Option<ToldLimits> {
-    Some(ToldLimits {
+fn left(remaining: u32, place: Option<AdmittedPlace>) -> ToldLimits {
+    ToldLimits {
         requests: Some(ToldRequests {
             limit: 10,
             remaining,
@@ -63,7 +63,7 @@ fn left(remaining: u32, place: Option<AdmittedPlace>) -> Option<ToldLimits> {
         }),
         tokens: None,
         place,
-    })
+    }
 }
 
 async fn ask(replica: &Replica, request: AdmitRequest) -> AdmitResponse {
@@ -203,7 +203,7 @@ async fn what_one_data_plane_tells_holds_all_of_them_back() {
     assert_eq!(answer.admission(), Admission::Now);
     assert_eq!((answer.learned_ms, answer.place), (0, None));
     let told = AdmitRequest {
-        told: left(1, None),
+        told: Some(left(1, None)),
         ..modelled(PLANE, 2)
     };
     let answer = ask(&one, told).await;
@@ -229,13 +229,13 @@ async fn what_one_data_plane_tells_holds_all_of_them_back() {
 async fn a_newer_answer_tells_of_more() {
     let (_fleet, [one, two]) = fleet("").await;
     let told = AdmitRequest {
-        told: left(1, None),
+        told: Some(left(1, None)),
         ..modelled(PLANE, 1)
     };
     let place = ask(&one, told).await.place;
     assert!(place.is_some());
     let refilled = AdmitRequest {
-        told: left(9, place),
+        told: Some(left(9, place)),
         ..modelled(OTHER, 1)
     };
     assert_eq!(ask(&two, refilled).await.admission(), Admission::Now);
@@ -243,7 +243,7 @@ async fn a_newer_answer_tells_of_more() {
     let (_fleet, [one]) = fleet("").await;
     for remaining in [0, 9] {
         let told = AdmitRequest {
-            told: left(remaining, None),
+            told: Some(left(remaining, None)),
             ..modelled(PLANE, 1)
         };
         assert_eq!(ask(&one, told).await.admission(), Admission::NotBefore);
@@ -274,7 +274,7 @@ async fn what_is_told_is_of_no_use_where_nothing_is_learned() {
     let queue = r#""autoEnableApiKeyProviders": false"#;
     let (_fleet, [one]) = fleet(queue).await;
     let told = AdmitRequest {
-        told: left(0, None),
+        told: Some(left(0, None)),
         ..modelled(PLANE, 1)
     };
     let answer = ask(&one, told).await;

@@ -4,6 +4,10 @@ ALTER TABLE usage ADD COLUMN source text;
 COMMENT ON COLUMN usage.source IS 'provider, estimated or unknown. NULL = by a release without sources: the provider, or unknown without tokens.';
 COMMENT ON TABLE usage IS 'Tokens of each attempt, once. A row of source unknown is replaced if the tokens are told after all.';
 
+-- Old rows are looked for by their age; ranges of pages tell nothing once rows were deleted between them.
+CREATE INDEX usage_by_age ON usage (at);
+DROP INDEX usage_at;
+
 -- Rows come and go all the time: as in hot_checkpoint.
 CREATE TABLE open_attempts (
     plane bigint NOT NULL,

@@ -109,7 +109,7 @@ impl HistoryStore for PgDurableStore {
             History::Usage => {
                 "DELETE FROM usage WHERE (plane, number) IN (
                      SELECT plane, number FROM usage WHERE at < $1
-                     LIMIT $2 FOR UPDATE SKIP LOCKED)"
+                     ORDER BY at LIMIT $2 FOR UPDATE SKIP LOCKED)"
             }
             History::Transitions => {
                 "DELETE FROM transitions WHERE seq IN (

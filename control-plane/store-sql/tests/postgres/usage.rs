@@ -57,7 +57,11 @@ async fn the_release_before_records_beside_this_one() {
     fixture.sql(&as_before(1, "3")).await;
     fixture.sql(&as_before(2, "NULL")).await;
     // A repeat that comes here counts no more than one that goes there, and neither does its silence.
-    let again = fixture.store.record_usage(&[record.clone()]).await.unwrap();
+    let again = fixture
+        .store
+        .record_usage(std::slice::from_ref(&record))
+        .await
+        .unwrap();
     assert_eq!(again, []);
     fixture
         .store

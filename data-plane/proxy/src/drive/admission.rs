@@ -59,10 +59,13 @@ impl<C: ControlPort> Drive<C> {
             self.place = None;
             return Ok(Gone::Sent(Running::uncounted()));
         };
-        let queue = self.shared.queues.of(&QueueName {
+        let name = QueueName {
             provider: attempt.provider.clone(),
             connection: attempt.connection.clone(),
-        });
+        };
+        // A spent model does not hold up the others, unless all of them wait for what an operator set.
+        let model = terms.pace.is_free().then_some(&attempt.model);
+        let queue = self.shared.queues.of(&name, model);
         let ask = AdmissionAsk {
             provider: attempt.provider.clone(),
             connection: attempt.connection.clone(),

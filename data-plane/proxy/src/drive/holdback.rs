@@ -23,6 +23,7 @@ use crate::event_stream::{EventStream, Read};
 use crate::fence;
 use crate::metrics::Resent;
 use crate::observe::{self, Answered, Clock, Failure, Observed, within};
+use crate::passage::Passage;
 use crate::refusal::Refusal;
 use crate::sse::End as StreamEnd;
 
@@ -42,8 +43,11 @@ impl<C: ControlPort> Drive<C> {
         let mut reopened = 0;
         loop {
             let life = self.life.as_mut().ok_or(Refusal::Internal)?;
-            let held = hold_back(&mut ready.stream, ready.clock);
-            let held = match fence::until_cut(life.cut(), held).await {
+            let cut = life.cut();
+            let held = hold_back(&mut ready.stream, ready.clock, |passage| {
+                life.uses(passage.tokens().into(), passage.written());
+            });
+            let held = match fence::until_cut(cut, held).await {
                 Ok(held) => held,
                 Err(error) => {
                     ready.stream.let_go();
@@ -152,14 +156,19 @@ enum Reopened {
     Whole(Answered),
 }
 
-/// Reads on until the client may see what there is.
+/// Reads on until the client may see what there is. `sees` is told what is here, since a client may leave meanwhile.
 ///
 /// # Errors
 /// How the stream broke before.
-async fn hold_back(stream: &mut EventStream, clock: Clock) -> Result<(), StreamFault> {
+async fn hold_back(
+    stream: &mut EventStream,
+    clock: Clock,
+    mut sees: impl FnMut(&Passage),
+) -> Result<(), StreamFault> {
     let began = Instant::now();
     let holdback = Holdback::begin(0);
     loop {
+        sees(&stream.passage);
         let elapsed_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
         let is_complete = stream.passage.end() == StreamEnd::Closed;
         if is_complete || holdback.is_over(stream.held_bytes(), elapsed_ms) {

@@ -148,8 +148,8 @@ mod tests {
     #[case::in_one_chunk(vec![[REASONS, STOPS, DONE].concat()])]
     #[case::event_by_event(vec![REASONS.into(), STOPS.into(), DONE.into()])]
     #[case::in_the_middle_of_an_event(vec![
-        [REASONS, &STOPS[..40]].concat(),
-        [&STOPS[40..], DONE].concat(),
+        [REASONS, STOPS.split_at(40).0].concat(),
+        [STOPS.split_at(40).1, DONE].concat(),
     ])]
     fn the_end_of_a_turn_without_a_word_is_kept_back(#[case] chunks: Vec<String>) {
         let expected = (REASONS.to_owned(), Some([STOPS, DONE].concat()));

@@ -14,6 +14,9 @@ use super::{InFlight, Life};
 impl<C: ControlPort> Life<C> {
     /// The answer of an attempt begins.
     pub(super) fn opens_usage(&self, success: &AttemptOutcome) {
+        if !self.endpoint.uses_tokens() {
+            return;
+        }
         let attempt = &success.attempt;
         self.shared.control.opens(OpenAttempt {
             attempt: attempt.id,
@@ -46,6 +49,9 @@ impl<C: ControlPort> Life<C> {
 
     /// An attempt that gave an answer has ended.
     pub(super) fn record_usage(&mut self, in_flight: InFlight) {
+        if !self.endpoint.uses_tokens() {
+            return;
+        }
         let measured = Measured {
             input_tokens: self.facts.estimated_tokens,
             output_bytes: in_flight.written,

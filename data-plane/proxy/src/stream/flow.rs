@@ -40,12 +40,12 @@ pub(super) struct Flow<C: ControlPort> {
     drained: Pin<Box<WaitForCancellationFutureOwned>>,
     /// Comes at the horizon of its lease, if it is under one.
     pub(super) cut: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+    /// The turn is being continued. Dropped before the request, whose registration covers what it sent.
+    pub(super) continuation: Option<Box<Continuation<C>>>,
     /// `None` once the request has ended.
     pub(super) life: Option<Life<C>>,
     /// With what the turn may be continued, if it may.
     pub(super) again: Option<Arc<Again<C>>>,
-    /// The turn is being continued.
-    pub(super) continuation: Option<Box<Continuation<C>>>,
     /// Bytes of ours after the upstream's.
     pub(super) ours: VecDeque<Bytes>,
     pub(super) heartbeat: Option<Heartbeat>,

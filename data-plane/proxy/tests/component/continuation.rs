@@ -81,14 +81,17 @@ async fn vector_sessions_52_what_broke_goes_on_where_it_was() {
 }
 
 /// Decision 52 changes the vector's end: what never came to an end is not shown as one.
+#[rstest]
+#[case::text(text("Hello world"))]
+#[case::no_word(reasons())]
 #[tokio::test]
-async fn vector_sessions_52_what_begins_anew_is_thrown_away() {
+async fn vector_sessions_52_what_begins_anew_is_thrown_away(#[case] said: String) {
     let (one, bench) = Scripted::bench(continuing()).await;
     let _time = Frozen::time();
     let upstream = async {
         breaks_after(&one, &bench, &[role(), text(FOX)]).await;
         for _ in 0..4 {
-            let anew = [role(), text("Hello world"), stop()];
+            let anew = [role(), said.clone(), stop()];
             one.call().await.streams(&anew).await.ends().await;
         }
         one.is_left_alone().await;

@@ -82,7 +82,7 @@ async fn a_lease_that_ends_cuts_a_continuation(#[case] streams: bool) {
         }
         settles().await;
         bench.control.leases.cut();
-        again.is_let_go().await;
+        again.until_let_go().await;
     };
     let (reply, ()) = tokio::join!(leased_post(&bench), upstream);
     assert_eq!(told(&reply.text()), FOX);
@@ -114,7 +114,7 @@ async fn a_client_that_leaves_ends_a_continuation() {
         again = upstream => again,
     };
     drop(reading);
-    again.is_let_go().await;
+    again.until_let_go().await;
     ended_once(&bench, 1).await;
     let outcomes = bench.control.outcomes();
     assert_eq!(
@@ -134,7 +134,7 @@ async fn the_end_of_a_drain_ends_a_continuation() {
         let passes = async {
             settles().await;
             time.passes(100).await;
-            again.is_let_go().await;
+            again.until_let_go().await;
         };
         tokio::join!(draining, passes);
     };
@@ -183,7 +183,7 @@ async fn a_continuation_has_limits_of_its_own(#[case] at_ms: u64, #[case] fault:
         settles().await;
         assert_eq!(bench.control.outcomes().len(), 3);
         time.passes(1).await;
-        again.is_let_go().await;
+        again.until_let_go().await;
         if fault == StreamFault::IdleTimeout {
             one.call()
                 .await

@@ -6,8 +6,8 @@ use tidegate_core::outcome::{Outcome, TransportFault};
 
 use crate::bench::{Bench, Options};
 use crate::scripted::{
-    Frozen, Scripted, TRUNCATED, code, ended_once, fallback_attempts, post, role, settles, stop,
-    text, told, until,
+    Frozen, Scripted, TRUNCATED, code, ended_once, fallback_attempts, post, ready, role, settles,
+    stop, text, told, until,
 };
 
 const REOPENS: &str = "tidegate_dp_reopens_total{end=";
@@ -66,7 +66,7 @@ async fn what_breaks_while_it_is_held_is_opened_again(#[case] way: Way) {
         (200, "kept".to_owned())
     );
     assert_eq!(fallback_attempts(&reply), Some("1"));
-    ended_once(&bench, 1).await;
+    ended_once(&bench, ready(&bench)).await;
     let outcomes = bench.control.outcomes();
     assert_eq!(outcomes, [Outcome::Success, TRUNCATED, Outcome::Success]);
     let heard = bench.control.heard();
@@ -113,7 +113,7 @@ async fn what_was_shown_is_not_opened_again(
         assert_eq!(told(&reply.text()).len(), filling.len() + 1);
         assert_eq!(code(&reply), "stream_terminated");
     }
-    ended_once(&bench, 1).await;
+    ended_once(&bench, ready(&bench)).await;
 }
 
 #[tokio::test]
@@ -149,7 +149,7 @@ async fn a_stream_is_opened_again_four_times() {
     assert_eq!(told(&reply.text()), "number 4");
     assert_eq!(code(&reply), "stream_terminated");
     assert_eq!(fallback_attempts(&reply), Some("4"));
-    ended_once(&bench, 1).await;
+    ended_once(&bench, ready(&bench)).await;
     let outcomes = bench.control.outcomes();
     let each: Vec<_> = (0..5).flat_map(|_| [Outcome::Success, TRUNCATED]).collect();
     assert_eq!(outcomes, each);
@@ -179,7 +179,7 @@ async fn what_was_held_is_shown_when_nothing_comes_in_its_place(#[case] answers:
         (200, "held".to_owned())
     );
     assert_eq!(code(&reply), "stream_terminated");
-    ended_once(&bench, 1).await;
+    ended_once(&bench, ready(&bench)).await;
     let heard = bench.control.heard();
     assert_eq!(
         heard.usages[0].attempt, heard.reports[0].0.attempt.id,
@@ -220,7 +220,7 @@ async fn a_spent_retry_budget_opens_nothing_again() {
     let (reply, ()) = tokio::join!(post(&bench), upstream);
     assert_eq!(told(&reply.text()), "held");
     assert_eq!(code(&reply), "stream_terminated");
-    ended_once(&bench, 1).await;
+    ended_once(&bench, ready(&bench)).await;
     assert!((reopens(&bench, "budget").await - 1.0).abs() < 0.5);
 }
 
@@ -327,5 +327,5 @@ async fn an_answer_in_one_piece_takes_the_place_of_a_stream() {
     };
     let (reply, ()) = tokio::join!(post(&bench), upstream);
     assert_eq!((reply.status, reply.json()), (200, answer));
-    ended_once(&bench, 1).await;
+    ended_once(&bench, ready(&bench)).await;
 }

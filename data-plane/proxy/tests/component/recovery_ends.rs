@@ -10,8 +10,8 @@ use tidegate_plane_client::Deadlines;
 use crate::bench::{Options, chat};
 use crate::recovery::{held, reopens};
 use crate::scripted::{
-    CHAT, Frozen, Scripted, TRUNCATED, code, ended_once, leased_post, post, role, settles, stop,
-    text, told, until,
+    CHAT, Frozen, Scripted, TRUNCATED, code, ended_once, leased_post, post, ready, role, settles,
+    stop, text, told, until,
 };
 
 fn leased() -> Options {
@@ -34,7 +34,7 @@ async fn a_reopen_passes_the_fence() {
     };
     let (reply, ()) = tokio::join!(leased_post(&bench), upstream);
     assert_eq!(told(&reply.text()), "kept");
-    ended_once(&bench, 1).await;
+    ended_once(&bench, ready(&bench)).await;
     assert_eq!(bench.control.leases.running(), 0);
 }
 
@@ -54,7 +54,7 @@ async fn a_lease_that_is_over_opens_nothing_again(#[case] error: LeaseError) {
     let (reply, ()) = tokio::join!(leased_post(&bench), upstream);
     assert_eq!(told(&reply.text()), "held");
     assert_eq!(code(&reply), "stream_terminated");
-    ended_once(&bench, 1).await;
+    ended_once(&bench, ready(&bench)).await;
     assert_eq!(bench.control.outcomes(), [Outcome::Success, TRUNCATED]);
     assert_eq!(bench.control.leases.running(), 0);
     assert!((reopens(&bench, "lease").await - 1.0).abs() < 0.5);
@@ -69,7 +69,7 @@ async fn a_lease_that_ends_while_its_stream_is_held_is_refused() {
         until("the first event", || bench.control.outcomes().len() == 1).await;
         settles().await;
         bench.control.leases.cut();
-        call.is_let_go().await;
+        call.until_let_go().await;
         one.is_left_alone().await;
     };
     let (reply, ()) = tokio::join!(leased_post(&bench), upstream);
@@ -77,7 +77,7 @@ async fn a_lease_that_ends_while_its_stream_is_held_is_refused() {
         (reply.status, reply.code().as_str()),
         (409, "LEASE_FENCE_STALE")
     );
-    ended_once(&bench, 1).await;
+    ended_once(&bench, ready(&bench)).await;
     let cut = Outcome::Local(LocalFault::LeaseConflict);
     assert_eq!(bench.control.outcomes(), [Outcome::Success, cut]);
 }
@@ -99,9 +99,9 @@ async fn vector_sessions_56_a_client_that_leaves_meanwhile_costs_no_further_requ
             call = upstream => call,
         }
     };
-    call.is_let_go().await;
+    call.until_let_go().await;
     one.is_left_alone().await;
-    ended_once(&bench, 1).await;
+    ended_once(&bench, ready(&bench)).await;
     assert_eq!(bench.control.outcomes(), [Outcome::Success]);
     let end = "tidegate_dp_requests_total{endpoint=\"chat_completions\",end=\"client_abort\"}";
     assert!((bench.metric(end).await - 1.0).abs() < 0.5);
@@ -127,8 +127,8 @@ async fn a_client_that_leaves_while_a_stream_is_opened_again_ends_both() {
             again = upstream => again,
         }
     };
-    again.is_let_go().await;
-    ended_once(&bench, 1).await;
+    again.until_let_go().await;
+    ended_once(&bench, ready(&bench)).await;
     let outcomes = bench.control.outcomes();
     assert_eq!(
         outcomes,
@@ -148,7 +148,7 @@ async fn the_end_of_a_drain_ends_what_is_held() {
         let passes = async {
             settles().await;
             time.passes(100).await;
-            call.is_let_go().await;
+            call.until_let_go().await;
         };
         tokio::join!(draining, passes);
     };
@@ -157,7 +157,7 @@ async fn the_end_of_a_drain_ends_what_is_held() {
         (reply.status, reply.code().as_str()),
         (503, "shutting_down")
     );
-    ended_once(&bench, 1).await;
+    ended_once(&bench, ready(&bench)).await;
     assert_eq!(bench.control.outcomes(), [Outcome::Success]);
 }
 
@@ -177,7 +177,7 @@ async fn silence_while_a_stream_is_held_opens_it_again_and_its_deadline_ends_it(
         let silent = one.call().await.streams(&[role()]).await;
         settles().await;
         time.passes(5_000).await;
-        silent.is_let_go().await;
+        silent.until_let_go().await;
         // Its clock is its own.
         let mut late = one.call().await.streams(&[role()]).await;
         settles().await;
@@ -189,12 +189,12 @@ async fn silence_while_a_stream_is_held_opens_it_again_and_its_deadline_ends_it(
         late.sends(&text(" too")).await;
         settles().await;
         time.passes(1).await;
-        late.is_let_go().await;
+        late.until_let_go().await;
     };
     let (reply, ()) = tokio::join!(post(&bench), upstream);
     assert_eq!(told(&reply.text()), "seen too");
     assert_eq!(code(&reply), "attempt_deadline_exceeded");
-    ended_once(&bench, 1).await;
+    ended_once(&bench, ready(&bench)).await;
     let outcomes = bench.control.outcomes();
     let idle = Outcome::Stream(StreamFault::IdleTimeout);
     let deadline = Outcome::Stream(StreamFault::DeadlineExceeded);

@@ -156,7 +156,7 @@ impl Call {
     }
 
     /// Waits until the other side hangs up.
-    pub(crate) async fn is_let_go(mut self) {
+    pub(crate) async fn until_let_go(mut self) {
         let mut rest = Vec::new();
         // A reset is as good as an end.
         let _ended = self.stream.read_to_end(&mut rest).await;
@@ -262,6 +262,15 @@ pub(crate) fn code(reply: &Reply) -> String {
 /// So many attempts more than one, as the client is told.
 pub(crate) fn fallback_attempts(reply: &Reply) -> Option<&str> {
     reply.header("x-omniroute-fallback-attempts")
+}
+
+/// How many attempts became ready. Each of them is billed, whether its client saw any of it or not.
+pub(crate) fn ready(bench: &Bench) -> usize {
+    let outcomes = bench.control.outcomes();
+    outcomes
+        .iter()
+        .filter(|it| **it == Outcome::Success)
+        .count()
 }
 
 /// So many usage records, each of another attempt, and the permit of the first attempt is back, once; nothing more comes.

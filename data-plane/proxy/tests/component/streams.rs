@@ -199,7 +199,7 @@ async fn vector_sessions_53_heartbeats_are_no_progress() {
             settles().await;
         }
         time.passes(1_000).await;
-        call.is_let_go().await;
+        call.until_let_go().await;
     };
     let body = chat("one/m", true);
     let (reply, ()) = tokio::join!(bench.client.post("/v1/chat/completions", &body), upstream);
@@ -226,7 +226,7 @@ async fn vector_sessions_54_the_deadline_ends_what_is_healthy() {
         }
         assert_eq!(bench.control.outcomes(), [Outcome::Success]);
         time.passes(1).await;
-        call.is_let_go().await;
+        call.until_let_go().await;
     };
     let body = chat("one/m", true);
     let (reply, ()) = tokio::join!(bench.client.post("/v1/chat/completions", &body), upstream);
@@ -261,7 +261,7 @@ async fn vector_sessions_55_heartbeats_alone_are_no_answer(
         } else {
             assert_eq!(bench.control.outcomes(), []);
             time.passes(1).await;
-            call.is_let_go().await;
+            call.until_let_go().await;
         }
     };
     let body = chat("one/m", true);

@@ -30,7 +30,7 @@ async fn vector_sessions_50_a_slow_stream_that_nobody_saw_is_opened_again() {
         time.passes(1_500).await;
         slow.sends(&ping()).await;
         let again = one.call().await;
-        slow.is_let_go().await;
+        slow.until_let_go().await;
         again
             .streams(&[role(), text("recovered"), stop()])
             .await
@@ -69,7 +69,7 @@ async fn vector_sessions_51_a_slow_stream_that_was_seen_is_not_opened_again() {
         settles().await;
         time.passes(1).await;
         slow.sends(&ping()).await;
-        slow.is_let_go().await;
+        slow.until_let_go().await;
         one.is_left_alone().await;
     };
     let (reply, ()) = tokio::join!(post(&bench), upstream);
@@ -89,7 +89,7 @@ async fn a_stream_that_is_slow_before_it_is_ready_is_a_failed_attempt() {
         settles().await;
         time.passes(1_500).await;
         slow.sends(&ping()).await;
-        slow.is_let_go().await;
+        slow.until_let_go().await;
     };
     let body = chat("duo", true);
     let (reply, ()) = tokio::join!(bench.client.post(CHAT, &body), upstream);
@@ -154,7 +154,7 @@ async fn vector_sessions_51_a_slow_stream_goes_on_or_says_why_not(#[case] goes_o
         time.passes(750).await;
         slow.sends(&ping()).await;
         let again = one.call().await;
-        slow.is_let_go().await;
+        slow.until_let_go().await;
         if goes_on {
             // A window of its own: what the first one did is not held against it.
             let mut rest = again.streams(&[role(), text("brown fox")]).await;

@@ -151,7 +151,7 @@ async fn the_sdks_raise_errors_of_promised_streams() -> Result<()> {
             "/v1",
             "main",
             "responses_stream",
-            "RuntimeError",
+            "InBandError",
         ),
         (
             "anthropic_messages.py",

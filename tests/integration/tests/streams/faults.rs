@@ -41,10 +41,20 @@ pub(crate) enum End {
 use End::{Broken, Good, Refused, Unreadable, UpstreamsOwn};
 
 const CUT: End = Broken("stream_terminated");
+/// No headers have come, and the connection is gone.
+const RESET: End = Refused(502, "upstream_reset");
+/// The answer is over before its first event, or before the end of its body.
+const EARLY: End = Refused(502, "STREAM_EARLY_EOF");
+/// What comes cannot be an answer.
+const PROTOCOL: End = Refused(502, "upstream_protocol_error");
+/// Headers, and then nothing of use, of a stream.
+const UNREADY: End = Refused(504, "STREAM_READINESS_TIMEOUT");
+/// The same of an answer in one piece: the time for its body is longer than that for the attempt.
+const DEADLINE: End = Refused(504, "attempt_deadline_exceeded");
 /// The upstream's error, as the family of its API restates it.
 const OVERLOADED: [End; 3] = [failed(500), failed(500), failed(529)];
 
-/// No attempt was answered; the last one failed with this status.
+/// The last attempt was answered with an error, which has this status for the client.
 const fn failed(status: u16) -> End {
     Refused(status, "all_models_failed")
 }
@@ -83,21 +93,26 @@ fn before_an_answer(event_stream: &str) -> Vec<Fault> {
     let second = Duration::from_secs(1);
     let half_closed = raw(event_stream, "", Closing::HalfClose);
     let nothing = Mode::MissingEnd { last: usize::MAX };
-    let (broke, late) = (failed(502), failed(504));
+    let headers = Refused(502, "upstream_headers_timeout");
     vec![
-        each("reset", Mode::Reset, broke, broke),
-        each("fin", Mode::raw(""), broke, broke),
-        each("half-close", half_closed, broke, broke),
-        each("no-http", Mode::raw("what is this\r\n\r\n"), broke, broke),
-        each("silence", Mode::Hang, broke, broke),
-        each("headers-only", Mode::Stall { events: 0 }, late, late),
+        each("reset", Mode::Reset, RESET, RESET),
+        each("fin", Mode::raw(""), RESET, RESET),
+        each("half-close", half_closed, EARLY, EARLY),
+        each(
+            "no-http",
+            Mode::raw("what is this\r\n\r\n"),
+            PROTOCOL,
+            PROTOCOL,
+        ),
+        each("silence", Mode::Hang, headers, headers),
+        each("headers-only", Mode::Stall { events: 0 }, DEADLINE, UNREADY),
         each(
             "heartbeats-only",
             Mode::HeartbeatOnly { every: beat },
-            late,
-            late,
+            DEADLINE,
+            UNREADY,
         ),
-        each("nothing", nothing, broke, broke),
+        each("nothing", nothing, EARLY, EARLY),
         Fault {
             name: "error-first",
             mode: Mode::sse_error_first(),
@@ -107,10 +122,10 @@ fn before_an_answer(event_stream: &str) -> Vec<Fault> {
         each(
             "one-byte-a-second",
             Mode::ByteDrip { gap: second },
-            late,
-            late,
+            DEADLINE,
+            UNREADY,
         ),
-        each("cut-at-once", Mode::CutInEvent { events: 0 }, broke, broke),
+        each("cut-at-once", Mode::CutInEvent { events: 0 }, EARLY, EARLY),
     ]
 }
 
@@ -123,24 +138,19 @@ fn in_the_middle() -> Vec<Fault> {
     let wrong_length = Mode::with_header("content-length", "9000");
     let silence = Broken("stream_idle_timeout");
     vec![
-        each(
-            "cut-in-event",
-            Mode::CutInEvent { events: 6 },
-            failed(502),
-            CUT,
-        ),
-        each("cut-in-character", Mode::CutInCodePoint, failed(502), CUT),
+        each("cut-in-event", Mode::CutInEvent { events: 6 }, EARLY, CUT),
+        each("cut-in-character", Mode::CutInCodePoint, EARLY, CUT),
         Fault {
             name: "reset-later",
             mode: Mode::ResetAfter { bytes: 700 },
             // Shorter answers are whole by then.
-            whole: [Good, failed(502), Good],
+            whole: [Good, EARLY, Good],
             streams: [CUT; 3],
         },
         each(
             "silence-later",
             Mode::Stall { events: 6 },
-            failed(504),
+            DEADLINE,
             silence,
         ),
         Fault {
@@ -152,13 +162,14 @@ fn in_the_middle() -> Vec<Fault> {
         Fault {
             name: "no-end-mark",
             mode: Mode::MissingEnd { last: 1 },
-            whole: [Unreadable; 3],
+            whole: [PROTOCOL; 3],
             // A finish reason ends a chat as well.
             streams: [Good, CUT, CUT],
         },
-        each("no-end", Mode::MissingEnd { last: 4 }, Unreadable, CUT),
-        each("two-ends", Mode::DoubleEnd, Unreadable, Good),
-        each("longer-than-told", wrong_length, failed(502), CUT),
+        each("no-end", Mode::MissingEnd { last: 4 }, PROTOCOL, CUT),
+        each("two-ends", Mode::DoubleEnd, PROTOCOL, Good),
+        // A stream has come to its last event by then.
+        each("longer-than-told", wrong_length, EARLY, Good),
     ]
 }
 
@@ -169,23 +180,18 @@ fn without_sense(forty_bytes: &str) -> Vec<Fault> {
     let short = raw(forty_bytes, "data: {\"cho", Closing::Close);
     let wrong_type = Mode::with_header("content-type", "text/plain");
     vec![
-        each(
-            "garbage",
-            Mode::Garbage { bytes: 4_096 },
-            Unreadable,
-            failed(502),
-        ),
+        each("garbage", Mode::Garbage { bytes: 4_096 }, PROTOCOL, EARLY),
         Fault {
             name: "no-json",
             mode: no_json,
             whole: [Unreadable; 3],
             streams: UNREADABLE_EVENT,
         },
-        each("shorter-than-told", short, failed(502), failed(502)),
+        each("shorter-than-told", short, EARLY, EARLY),
         Fault {
             name: "long-line",
             mode: Mode::LongLine { bytes: LONG },
-            whole: [Unreadable; 3],
+            whole: [PROTOCOL; 3],
             streams: UNREADABLE_EVENT,
         },
         each("wrong-type", wrong_type, Good, Good),
@@ -202,13 +208,15 @@ fn encoded() -> Vec<Fault> {
     let gzip = Mode::Ok.encoded(Encoding::Gzip);
     let unknown = Mode::with_header("content-encoding", "rot13");
     vec![
-        each("compressed", gzip, Good, failed(502)),
-        each("unknown-encoding", unknown, Good, Good),
-        each(
-            "gzip-bomb",
-            Mode::GzipBomb { bytes: LONG },
-            Unreadable,
-            failed(502),
-        ),
+        each("compressed", gzip, Good, Good),
+        // What need not be understood is handed on as it says it is; the SDKs do not mind.
+        each("unknown-encoding", unknown, Good, PROTOCOL),
+        // It is decoded piece by piece, and its compressed data does not end.
+        Fault {
+            name: "gzip-bomb",
+            mode: Mode::GzipBomb { bytes: LONG },
+            whole: [EARLY; 3],
+            streams: UNREADABLE_EVENT,
+        },
     ]
 }

@@ -130,7 +130,8 @@ impl Stage {
         format!(
             "providers:\n{}\nconnections:\n{}\ncombos:\n{}\n\
              keys:\n  - {{id: client, secret: {{file: client.key}}}}\n\
-             settings:\n  streams: {{headersTimeoutMs: 2500, readinessTimeoutMs: 2500, idleTimeoutMs: 2500, attemptDeadlineMs: 6000}}\n  \
+             settings:\n  streams: {{headersTimeoutMs: 2500, readinessTimeoutMs: 2500, idleTimeoutMs: 2500}}\n  \
+             streamRecovery: {{attemptDeadlineMs: 6000}}\n  \
              waitForCooldown: {{enabled: false}}\n  comboCooldownWait: {{enabled: false}}\n",
             providers.join("\n"),
             connections.join("\n"),

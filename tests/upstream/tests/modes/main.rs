@@ -1,5 +1,6 @@
 //! Every mode over real HTTP, seen from the socket.
 
+#[cfg(test)]
 mod faults;
 mod seen;
 

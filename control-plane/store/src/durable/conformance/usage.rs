@@ -191,8 +191,14 @@ pub async fn only_unknown_usage_is_replaced(fixture: &impl Fixture) -> CaseResul
     let real = usage(1, 1)?;
     let not_known = unknown(real.clone());
     let counted = [real.attempt];
-    assert_eq!(store.record_usage(&[not_known.clone()]).await?, counted);
-    assert_eq!(store.record_usage(&[not_known.clone()]).await?, []);
+    assert_eq!(
+        store.record_usage(std::slice::from_ref(&not_known)).await?,
+        counted
+    );
+    assert_eq!(
+        store.record_usage(std::slice::from_ref(&not_known)).await?,
+        []
+    );
     let later = UsageRecord {
         at: NOW.plus_ms(5),
         ..real.clone()

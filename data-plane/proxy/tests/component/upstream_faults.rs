@@ -205,7 +205,7 @@ async fn after_the_first_byte_the_client_is_told(#[case] mode: Mode) {
 #[case::early_hints_for_json(Mode::Informational { codes: vec![103], then: Box::default() }, false)]
 #[case::half_closed(
     half_close(
-        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 18\r\n\r\n{\"choices\": \"stop\"}"
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 19\r\n\r\n{\"choices\": \"stop\"}"
     ),
     false
 )]

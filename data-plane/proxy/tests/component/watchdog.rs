@@ -40,12 +40,12 @@ async fn vector_sessions_50_a_slow_stream_that_nobody_saw_is_opened_again() {
     let (reply, ()) = tokio::join!(post(&bench), upstream);
     assert_eq!(reply.text(), role() + &text("recovered") + &stop());
     assert_eq!(fallback_attempts(&reply), Some("1"));
-    ended_once(&bench, 1).await;
+    ended_once(&bench, 2).await;
     let outcomes = bench.control.outcomes();
     assert_eq!(outcomes, [Outcome::Success, TOO_SLOW, Outcome::Success]);
     let heard = bench.control.heard();
     assert_eq!(heard.asks, 1, "nobody decides a reopen");
-    assert_eq!(heard.usages[0].attempt, heard.reports[2].0.attempt.id);
+    assert_eq!(heard.usages[1].attempt, heard.reports[2].0.attempt.id);
     assert!((reopens(&bench, "ready").await - 1.0).abs() < 0.5);
     let aborts = "tidegate_dp_watchdog_aborts_total{moment=\"held\"}";
     assert!((bench.metric(aborts).await - 1.0).abs() < 0.5);

@@ -10,6 +10,10 @@ fn told(status: u16, headers: &[(&str, &str)]) -> Option<Told> {
     read(status, headers.iter().copied(), NOW)
 }
 
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "as it stands beside the other kind of window"
+)]
 fn requests(limit: Option<u32>, remaining: u32, resets_in_ms: u64) -> Option<ToldRequests> {
     Some(ToldRequests {
         limit,
@@ -18,6 +22,10 @@ fn requests(limit: Option<u32>, remaining: u32, resets_in_ms: u64) -> Option<Tol
     })
 }
 
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "as it stands beside the other kind of window"
+)]
 fn none_for(ms: u64) -> Option<ToldTokens> {
     Some(ToldTokens::NoneUntil(NOW.plus_ms(ms + ROUNDED_MS)))
 }

@@ -1,0 +1,188 @@
+{{- define "tidegate.fullname" -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end }}
+
+{{- /* What an object of a component is found by. Takes: root, component. */ -}}
+{{- define "tidegate.selectorLabels" -}}
+app.kubernetes.io/name: {{ default .root.Chart.Name .root.Values.nameOverride | trunc 63 | trimSuffix "-" }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end }}
+
+{{- define "tidegate.labels" -}}
+{{- with .root.Values.commonLabels }}{{ toYaml . }}
+{{ end -}}
+{{ include "tidegate.selectorLabels" . }}
+app.kubernetes.io/part-of: tidegate
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{- /* Labels and annotations of a pod. Takes: root, component, and settings (its part of the values) where it has one. */ -}}
+{{- define "tidegate.podLabels" -}}
+{{- with (.settings | default dict).podLabels }}{{ toYaml . }}
+{{ end -}}
+{{ include "tidegate.labels" . }}
+{{- end }}
+
+{{- /* Takes: root, name (of the binary, and so of the image). */ -}}
+{{- define "tidegate.image" -}}
+image: {{ printf "%s/%s:%s" (trimSuffix "/" .root.Values.image.registry) .name (default .root.Chart.AppVersion .root.Values.image.tag) | quote }}
+imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+{{- end }}
+
+{{- define "tidegate.containerSecurity" -}}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities:
+    drop: [ALL]
+{{- end }}
+
+{{- /* What all pods have in common. Takes: root, user (number; the image's user by default). */ -}}
+{{- define "tidegate.podBasics" -}}
+automountServiceAccountToken: false
+# Variables made of the names of Services would meet TIDEGATE_*.
+enableServiceLinks: false
+securityContext:
+  runAsNonRoot: true
+  runAsUser: {{ .user | default 65532 }}
+  runAsGroup: {{ .user | default 65532 }}
+  fsGroup: {{ .user | default 65532 }}
+  fsGroupChangePolicy: OnRootMismatch
+  seccompProfile:
+    type: RuntimeDefault
+{{- with .root.Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* Takes: root, component, settings. */ -}}
+{{- define "tidegate.scheduling" -}}
+{{- with .settings.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .settings.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .settings.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .settings.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+topologySpreadConstraints:
+{{- if .settings.topologySpreadConstraints }}
+  {{- toYaml .settings.topologySpreadConstraints | nindent 2 }}
+{{- else }}
+  - maxSkew: 1
+    topologyKey: kubernetes.io/hostname
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels:
+        {{- include "tidegate.selectorLabels" . | nindent 8 }}
+{{- end }}
+{{- end }}
+
+{{- define "tidegate.generatedSecret" -}}
+{{ include "tidegate.fullname" . }}-generated
+{{- end }}
+
+{{- define "tidegate.secretName" -}}
+{{ default (include "tidegate.generatedSecret" .) .Values.secrets.existingSecret }}
+{{- end }}
+
+{{- /* A variable out of a Secret. Takes: name, secret, key. */ -}}
+{{- define "tidegate.secretEnv" -}}
+- name: {{ .name }}
+  valueFrom:
+    secretKeyRef:
+      name: {{ .secret }}
+      key: {{ .key }}
+{{- end }}
+
+{{- define "tidegate.adminTokenEnv" -}}
+{{ include "tidegate.secretEnv" (dict "name" "TIDEGATE_ADMIN_TOKEN" "secret" (include "tidegate.secretName" .) "key" "admin-token") }}
+{{- end }}
+
+{{- define "tidegate.databaseEnv" -}}
+{{- if .Values.database.existingSecret -}}
+{{ include "tidegate.secretEnv" (dict "name" "TIDEGATE_DATABASE_URL" "secret" .Values.database.existingSecret "key" .Values.database.existingSecretKey) }}
+{{- else -}}
+{{ include "tidegate.secretEnv" (dict "name" "TIDEGATE_DATABASE_URL" "secret" (include "tidegate.generatedSecret" .) "key" "database-url") }}
+{{- end }}
+{{- end }}
+
+{{- define "tidegate.redisEnv" -}}
+{{- $secret := default (include "tidegate.generatedSecret" .) .Values.redis.existingSecret -}}
+{{- $key := ternary .Values.redis.existingSecretKey "redis-url" (ne .Values.redis.existingSecret "") -}}
+{{ include "tidegate.secretEnv" (dict "name" "TIDEGATE_REDIS_URL" "secret" $secret "key" $key) }}
+{{- if and (eq .Values.redis.mode "sentinel") .Values.redis.sentinel.nodeUrlKey }}
+{{ include "tidegate.secretEnv" (dict "name" "TIDEGATE_REDIS_NODE_URL" "secret" $secret "key" .Values.redis.sentinel.nodeUrlKey) }}
+{{- end }}
+{{- end }}
+
+{{- /* "true" or nothing, as all of these. */ -}}
+{{- define "tidegate.isFleet" -}}{{ if eq .Values.mode "fleet" }}true{{ end }}{{- end }}
+{{- define "tidegate.bundlesPostgres" -}}
+{{- if and (include "tidegate.isFleet" .) .Values.database.bundled.enabled (not .Values.database.existingSecret) }}true{{ end }}
+{{- end }}
+{{- define "tidegate.bundlesRedis" -}}
+{{- if and (include "tidegate.isFleet" .) .Values.redis.bundled.enabled (not .Values.redis.existingSecret) }}true{{ end }}
+{{- end }}
+{{- define "tidegate.isConfigured" -}}
+{{- if or .Values.configuration.document .Values.configuration.existingSecret }}true{{ end }}
+{{- end }}
+{{- /* A Secret of ours is needed. */ -}}
+{{- define "tidegate.generates" -}}
+{{- if or (not .Values.secrets.existingSecret) (include "tidegate.bundlesPostgres" .) (include "tidegate.bundlesRedis" .) }}true{{ end }}
+{{- end }}
+
+{{- /* Control planes as a whole: for operators. Data planes know each by its name. */ -}}
+{{- define "tidegate.controlPlaneScheme" -}}{{ ternary "https" "http" (ne .Values.tls.existingSecret "") }}{{- end }}
+{{- define "tidegate.controlPlaneUrl" -}}
+{{ include "tidegate.controlPlaneScheme" . }}://{{ include "tidegate.fullname" . }}-control-plane:7400
+{{- end }}
+
+{{- /* Where the document is mounted from. */ -}}
+{{- define "tidegate.configurationVolume" -}}
+- name: configuration
+  {{- if .Values.configuration.existingSecret }}
+  secret:
+    secretName: {{ .Values.configuration.existingSecret }}
+  {{- else }}
+  configMap:
+    name: {{ include "tidegate.fullname" . }}-configuration
+  {{- end }}
+{{- end }}
+
+{{- define "tidegate.configurationEnvFrom" -}}
+{{- with .Values.configuration.environmentSecrets }}
+envFrom:
+  {{- range . }}
+  - secretRef:
+      name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "tidegate.hpaApi" -}}
+{{ ternary "autoscaling/v2" "autoscaling/v2beta2" (.Capabilities.APIVersions.Has "autoscaling/v2") }}
+{{- end }}
+{{- define "tidegate.pdbApi" -}}
+{{ ternary "policy/v1" "policy/v1beta1" (.Capabilities.APIVersions.Has "policy/v1") }}
+{{- end }}

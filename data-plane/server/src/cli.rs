@@ -65,6 +65,10 @@ pub(crate) struct Args {
     /// Log filter, for example `info` or `info,tidegate::access=off`
     #[arg(long, env = "TIDEGATE_LOG", default_value = "info")]
     pub(crate) log: String,
+
+    /// Check the settings and the files they name, and end
+    #[arg(long)]
+    pub(crate) validate: bool,
 }
 
 /// How the planes know each other

@@ -24,6 +24,7 @@ pub(crate) struct ServerConfig {
     pub(crate) limits: Limits,
     pub(crate) drain_delay: Duration,
     pub(crate) grace: Duration,
+    pub(crate) validate_only: bool,
 }
 
 impl ServerConfig {
@@ -44,6 +45,7 @@ impl ServerConfig {
             limits,
             heartbeats,
             log: _,
+            validate,
         } = args;
         let secure = control_planes
             .iter()
@@ -117,6 +119,7 @@ impl ServerConfig {
             },
             drain_delay: drain_delay.min(MAX_TIME),
             grace: grace.min(MAX_TIME),
+            validate_only: validate,
         })
     }
 }

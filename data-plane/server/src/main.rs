@@ -35,6 +35,9 @@ fn main() -> ExitCode {
             return BAD_CONFIGURATION.into();
         }
     };
+    if config.validate_only {
+        return ExitCode::SUCCESS;
+    }
     match run::run(config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -60,6 +60,7 @@ async fn serve(config: ServerConfig) -> Result<()> {
         limits,
         drain_delay,
         grace,
+        validate_only: _,
     } = config;
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
     let client = PlaneClient::start(plane, &tasks, stop.clone()).context(BadConfiguration)?;

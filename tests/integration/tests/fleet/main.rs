@@ -10,6 +10,7 @@ mod gate;
 mod leases;
 mod lines;
 mod loss;
+mod monitoring;
 mod permits;
 mod plans;
 mod quota_share;

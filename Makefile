@@ -1,10 +1,10 @@
 # Two commands do everything on a fresh machine with cargo: `make demo` and `make test`.
 
 # Tools of the tests (virtual environment, database template) live under target/, so `make clean` removes all.
-.PHONY: help demo test lint fmt bootstrap unit bench fuzz deny clean
+.PHONY: help demo test chart-test lint fmt bootstrap unit bench fuzz deny clean
 
 help: ## List what can be made
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 demo: ## Run Tidegate with three fake providers; needs no key
 	cargo run --quiet --package tidegate -- demo
@@ -27,6 +27,12 @@ test: bootstrap ## All tests, against real Postgres, Redis and SDK clients that 
 	cargo run --quiet --package tidegate-test-support --bin tidegate-test-prepare
 	cargo nextest run --workspace --profile ci
 	cargo test --workspace --doc --quiet
+	tests/charts/run.sh --quiet
+
+chart-test: ## The Helm chart with helm 3 and 4, and the images, with the real binaries
+	tests/bootstrap/install.sh
+	cargo build --workspace --bins
+	tests/charts/run.sh --quiet
 
 bench: ## Measure against the limits; prints a table and writes target/bench/summary.json
 	cargo build --release --workspace --bins

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Installs what the tests need and the machine lacks: Postgres, Redis, Python with venv, cargo-nextest.
+# Installs what the tests need and the machine lacks: Postgres, Redis, Python with venv, npm (which fetches helm, see
+# helm.sh), cargo-nextest.
 #
 #   install.sh           installs (Debian packages only as root; otherwise says what to install and exits with 1)
 #   install.sh --check   only says what is missing; exits with 1 if something is
@@ -26,6 +27,8 @@ missing_packages() {
   has redis-server || echo redis-server
   has_venv || echo python3-venv
   has setpriv || echo util-linux
+  has npm || { [ -n "${TIDEGATE_HELM3:-}" ] && [ -n "${TIDEGATE_HELM4:-}" ]; } || echo npm
+  has strip || echo binutils
 }
 
 has_nextest() { has cargo && cargo nextest --version >/dev/null 2>&1; }

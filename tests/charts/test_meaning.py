@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 
 import pytest
+import yaml
 
 from chart import (
+    HERE,
     ROOT,
     SECRETS,
     SETS,
@@ -341,3 +343,13 @@ def test_value_sets_use_every_secret():
     used = " ".join(str(rendered(name)) for name in SETS)
     assert all(secret_name in used for secret_name in SECRETS)
     assert secret(rendered("default"), "tidegate-generated")["admin-token"]
+
+
+@pytest.mark.parametrize("name", ["configured", "embedded"])
+def test_document_arrives_as_it_was_written(name):
+    written = yaml.safe_load((HERE / "values" / f"{name}.yaml").read_text())["configuration"]["document"]
+    (one,) = of_kind(rendered(name), "ConfigMap")
+    assert yaml.safe_load(one["data"]["tidegate.yaml"]) == written
+    # A number that other ways would write as 1.5e+06.
+    assert written["settings"]["streams"]["bodyTimeoutMs"] == 1500000
+    assert "1500000" in one["data"]["tidegate.yaml"]

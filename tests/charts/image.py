@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -14,6 +15,13 @@ from chart import BINARIES, ROOT
 
 DOCKERFILE = ROOT / "deploy/docker/Dockerfile"
 BINARY_FOLDER = "/binaries/"
+
+
+def tool(name: str) -> str:
+    """Where a program is that administrators have: those run here have no PATH to look in."""
+    found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+    assert found, f"{name} is not installed"
+    return found
 
 
 @dataclass
@@ -82,4 +90,4 @@ def user(stage: Stage) -> str:
 
 def command_in(tree: Path, stage: Stage, args: list[str]) -> list[str]:
     """What runs the image's entry point in its tree, as its user and without any capability."""
-    return ["chroot", f"--userspec={user(stage)}", "--groups=", str(tree), *entrypoint(stage), *args]
+    return [tool("chroot"), f"--userspec={user(stage)}", "--groups=", str(tree), *entrypoint(stage), *args]

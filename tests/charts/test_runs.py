@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from chart import SETS, binary_of, containers, environment, files, pods, rendered
-from image import command_in, stages
+from image import command_in, stages, tool
 
 each_set = pytest.mark.parametrize("name", SETS)
 
@@ -114,7 +114,7 @@ def test_embedded_pod_serves_and_ends(trees, name, tmp_path):
     objects = rendered(name)
     ((owner, spec, one),) = ours(objects)
     tree = sandbox(trees, tmp_path, objects, spec, one)
-    network = ["unshare", "--net", "--", sys.executable, str(Path(__file__).parent / "pod.py")]
+    network = [tool("unshare"), "--net", "--", sys.executable, str(Path(__file__).parent / "pod.py")]
     process = subprocess.Popen(
         [*network, *command_in(tree, stages()["tidegate"], one["args"])],
         env=environment(objects, one),

@@ -1,6 +1,6 @@
 """As much of a Kubernetes API server as helm needs: objects are kept and given back, and nothing runs.
 
-Hooks that are Jobs are done as soon as they are made, unless the test says that they fail.
+Jobs and pods have succeeded as soon as they are made, unless the test says that Jobs fail.
 """
 
 from __future__ import annotations
@@ -167,6 +167,8 @@ class Cluster:
                 "succeeded": 0 if self.failing_jobs else 1,
                 "conditions": [{"type": condition, "status": "True", "reason": "BackoffLimitExceeded"}],
             }
+        if kind == "Pod":
+            value["status"] = {"phase": "Succeeded"}
         self.objects[kind, name] = value
         return value
 

@@ -97,7 +97,17 @@ def test_configuration_is_applied_by_a_job_of_each_revision(binary, cluster, tmp
         done = install(cluster, binary, "--values", values_file("configured"), tmp_path=tmp_path, verb=verb)
         assert done.returncode == 0, done.stderr
     jobs = [name for kind, name in cluster.objects if kind == "Job"]
-    assert jobs == ["tidegate-configure-2"]
+    assert [name.rsplit("-", 1)[0] for name in jobs] == ["tidegate-configure-2"]
+
+
+@pytest.mark.parametrize("binary", HELMS)
+def test_helm_test_runs_a_pod(binary, cluster, tmp_path):
+    done = install(cluster, binary, tmp_path=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert ("Pod", "tidegate-test") not in cluster.made
+    done = run(cluster, binary, "test", "tidegate", tmp_path=tmp_path)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert ("Pod", "tidegate-test") in cluster.made
 
 
 # A value set, a Secret that it needs, and the key of it that is taken away; without one, the whole Secret.

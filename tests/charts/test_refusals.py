@@ -49,6 +49,11 @@ CONTRADICTIONS = [
     (["configuration.existingSecret=x", "configuration.document.a=b"], "both"),
     (["controlPlane.replicas=11"], "database.maxConnections"),
     (["dataPlane.autoscaling.minReplicas=11"], "maxReplicas"),
+    (["dataPlane.resources.requests.cpu=null"], "requests.cpu"),
+    (
+        ["dataPlane.resources.requests.memory=null", "dataPlane.autoscaling.targetMemoryUtilizationPercentage=80"],
+        "requests.memory",
+    ),
 ]
 
 

@@ -40,6 +40,13 @@ always rendered, so that the first mistake ends the command with one sentence.
 {{- if and $v.dataPlane.autoscaling.enabled (gt (int $v.dataPlane.autoscaling.minReplicas) (int $v.dataPlane.autoscaling.maxReplicas)) -}}
 {{- fail "\n\ndataPlane.autoscaling.minReplicas is above maxReplicas\n" -}}
 {{- end -}}
+{{- $requests := $v.dataPlane.resources.requests | default dict -}}
+{{- if and $v.dataPlane.autoscaling.enabled (not (hasKey $requests "cpu")) -}}
+{{- fail "\n\ndataPlane.autoscaling measures CPU as a share of dataPlane.resources.requests.cpu, which is not set\n" -}}
+{{- end -}}
+{{- if and $v.dataPlane.autoscaling.enabled (gt (int $v.dataPlane.autoscaling.targetMemoryUtilizationPercentage) 0) (not (hasKey $requests "memory")) -}}
+{{- fail "\n\ndataPlane.autoscaling measures memory as a share of dataPlane.resources.requests.memory, which is not set\n" -}}
+{{- end -}}
 {{- end -}}
 {{- include "tidegate.checkSecrets" . -}}
 {{- end }}

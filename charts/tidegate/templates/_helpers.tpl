@@ -26,11 +26,17 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
 {{- end }}
 
-{{- /* Labels and annotations of a pod. Takes: root, component, and settings (its part of the values) where it has one. */ -}}
+{{- /*
+Labels of a pod: none that a release of the chart changes, or stores would be started again for nothing. Takes: root,
+component, and settings (its part of the values) where it has one.
+*/ -}}
 {{- define "tidegate.podLabels" -}}
 {{- with (.settings | default dict).podLabels }}{{ toYaml . }}
 {{ end -}}
-{{ include "tidegate.labels" . }}
+{{- with .root.Values.commonLabels }}{{ toYaml . }}
+{{ end -}}
+{{ include "tidegate.selectorLabels" . }}
+app.kubernetes.io/part-of: tidegate
 {{- end }}
 
 {{- /* Takes: root, name (of the binary, and so of the image). */ -}}

@@ -104,7 +104,8 @@ class Fleet:
         made = [f"{bin_folder}/initdb", f"--pgdata={data}", f"--username={env['POSTGRES_USER']}", f"--pwfile={password}"]
         subprocess.run([*become, *made, "--auth=scram-sha-256", "--no-sync"], check=True, capture_output=True, cwd="/")
         with open(data / "pg_hba.conf", "a") as rules:
-            rules.write("host all all all scram-sha-256\n")
+            # In the clear: what a client of a debug build computes for SCRAM takes as long as a call may.
+            rules.write("host all all all password\n")
         # Of the image, not of the chart: all addresses, and a database of that name.
         run = [f"{bin_folder}/postgres", "-D", str(data), "-c", "listen_addresses=*", "-c", f"unix_socket_directories={data}"]
         single = [f"{bin_folder}/postgres", "--single", "-D", str(data), "template1"]

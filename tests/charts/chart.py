@@ -62,9 +62,7 @@ def helm(binary: str, *args: str, env: dict[str, str] | None = None) -> subproce
 
 
 def template(binary: str, *args: str, kubernetes: str = KUBERNETES) -> subprocess.CompletedProcess[str]:
-    return helm(
-        binary, "template", RELEASE, str(CHART), "--namespace", NAMESPACE, "--kube-version", kubernetes, *args
-    )
+    return helm(binary, "template", RELEASE, str(CHART), "--namespace", NAMESPACE, "--kube-version", kubernetes, *args)
 
 
 def values_file(name: str) -> str:

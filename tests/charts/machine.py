@@ -1,7 +1,7 @@
 """A machine with a network of its own, in which each pod has an address: started by `Machine` in `test_fleet.py`.
 
-Runs as the first process of its own namespaces of processes and networks, so everything in it ends with it and nothing of it is
-seen from outside. Reads one request in JSON a line and answers each with one line.
+Runs as the first process of its own namespaces of processes and networks: everything in it ends with it, and nothing of
+it is seen from outside. Reads one request in JSON a line and answers each with one line.
 """
 
 from __future__ import annotations
@@ -39,7 +39,16 @@ class Pods:
         """Starts a pod's process when its network is there: until then it waits for a word."""
         with open(log, "ab") as output:
             process = subprocess.Popen(
-                [shutil.which("unshare", path=PATH), "--net", "--", "/bin/sh", "-c", 'read word; exec "$@"', "sh", *command],
+                [
+                    shutil.which("unshare", path=PATH),
+                    "--net",
+                    "--",
+                    "/bin/sh",
+                    "-c",
+                    'read word; exec "$@"',
+                    "sh",
+                    *command,
+                ],
                 env=env,
                 cwd="/",
                 stdin=subprocess.PIPE,

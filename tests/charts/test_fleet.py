@@ -65,7 +65,9 @@ class Fleet:
     def __init__(self, machine: Machine, trees, objects, folder: Path):
         self.machine, self.trees, self.objects, self.folder = machine, trees, objects, folder
         self.by_component = {meta["labels"]["app.kubernetes.io/component"]: spec for _, meta, spec in pods(objects)}
-        (plane,) = [one for one in of_kind(objects, "StatefulSet") if one["metadata"]["name"].endswith("-control-plane")]
+        (plane,) = [
+            one for one in of_kind(objects, "StatefulSet") if one["metadata"]["name"].endswith("-control-plane")
+        ]
         self.control_planes = [f"{plane['metadata']['name']}-{number}" for number in range(plane["spec"]["replicas"])]
         self.data_planes = ["tidegate-data-plane-a", "tidegate-data-plane-b"]
         names = ["tidegate-postgres", "tidegate-redis", *self.control_planes, *self.data_planes, "job", "test"]
@@ -85,7 +87,9 @@ class Fleet:
         if not (folder / "tree").exists():
             tree = sandbox(self.trees, folder, self.objects, spec, one)
             (tree / "etc/hosts").write_text(self.hosts)
-        env = {key: value.replace("value-of-metadata.name", name) for key, value in environment(self.objects, one).items()}
+        env = {
+            key: value.replace("value-of-metadata.name", name) for key, value in environment(self.objects, one).items()
+        }
         command = command_in(folder / "tree", stages()[binary_of(one)], one["args"])
         self.machine.start(name, self.address[name], command, env)
 
@@ -101,13 +105,26 @@ class Fleet:
         for path in (data, password):
             os.chown(path, account.pw_uid, account.pw_gid)
         become = [tool("setpriv"), f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups", "--"]
-        made = [f"{bin_folder}/initdb", f"--pgdata={data}", f"--username={env['POSTGRES_USER']}", f"--pwfile={password}"]
+        made = [
+            f"{bin_folder}/initdb",
+            f"--pgdata={data}",
+            f"--username={env['POSTGRES_USER']}",
+            f"--pwfile={password}",
+        ]
         subprocess.run([*become, *made, "--auth=scram-sha-256", "--no-sync"], check=True, capture_output=True, cwd="/")
         with open(data / "pg_hba.conf", "a") as rules:
             # In the clear: what a client of a debug build computes for SCRAM takes as long as a call may.
             rules.write("host all all all password\n")
         # Of the image, not of the chart: all addresses, and a database of that name.
-        run = [f"{bin_folder}/postgres", "-D", str(data), "-c", "listen_addresses=*", "-c", f"unix_socket_directories={data}"]
+        run = [
+            f"{bin_folder}/postgres",
+            "-D",
+            str(data),
+            "-c",
+            "listen_addresses=*",
+            "-c",
+            f"unix_socket_directories={data}",
+        ]
         single = [f"{bin_folder}/postgres", "--single", "-D", str(data), "template1"]
         create = f'CREATE DATABASE "{env["POSTGRES_DB"]}"\n'
         subprocess.run([*become, *single], input=create, text=True, check=True, capture_output=True, cwd="/")

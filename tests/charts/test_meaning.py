@@ -95,7 +95,9 @@ def test_listeners_are_where_the_ports_are(name):
             args = one.get("args", [])
             told = {
                 int(value.rsplit(":", 1)[1])
-                for value in (flag(args, listener) for listener in ("listen", "admin-listen", "grpc-listen", "http-listen"))
+                for value in (
+                    flag(args, listener) for listener in ("listen", "admin-listen", "grpc-listen", "http-listen")
+                )
                 if value and not value.startswith("127.")
             }
             if told:
@@ -112,7 +114,9 @@ def test_planes_find_each_other(name):
             if not urls:
                 continue
             (plane,) = planes
-            tls = any(arg.startswith("--tls-cert-file=") for arg in plane["spec"]["template"]["spec"]["containers"][0]["args"])
+            tls = any(
+                arg.startswith("--tls-cert-file=") for arg in plane["spec"]["template"]["spec"]["containers"][0]["args"]
+            )
             assert all(url.startswith("https://" if tls else "http://") for url in urls), owner
             hosts = [re.fullmatch(r"https?://(.*):7400", url)[1] for url in urls]
             if binary_of(one) == "tidegate-data-plane":
@@ -165,9 +169,14 @@ def test_secrets_are_there_with_what_is_asked_of_them(name):
             files(objects, spec, one)
             for variable in one.get("env", []):
                 value = variable.get("value", "")
-                assert not re.search("token|password|key", variable["name"], re.I) or "valueFrom" in variable or value in (
-                    "true",
-                    "false",
+                assert (
+                    not re.search("token|password|key", variable["name"], re.I)
+                    or "valueFrom" in variable
+                    or value
+                    in (
+                        "true",
+                        "false",
+                    )
                 ), f"{owner}: {variable['name']} is in the clear"
     # What the chart makes is all used, or it would be a password for nothing.
     for made in of_kind(objects, "Secret"):
@@ -323,7 +332,11 @@ def test_everything_ours_that_listens_is_scraped_once(name):
         assert endpoint["port"] in [port["name"] for port in service["spec"]["ports"]]
         assert service["spec"]["clusterIP"] == "None"
     if of_kind(objects, "ServiceMonitor"):
-        ours = [owner for owner, _, spec in pods(objects) if "ports" in spec["containers"][0] and binary_of(spec["containers"][0])]
+        ours = [
+            owner
+            for owner, _, spec in pods(objects)
+            if "ports" in spec["containers"][0] and binary_of(spec["containers"][0])
+        ]
         assert len(of_kind(objects, "ServiceMonitor")) == len(ours)
 
 

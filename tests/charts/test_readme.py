@@ -27,7 +27,13 @@ def described() -> list[tuple[str, str, str]]:
             comment.append(stripped.removeprefix("# "))
         elif match := re.match(r"( *)(\w+):", line):
             depth = len(match[1])
-            if comment is None and path and path[-1][0] < depth and found and found[-1][0] == ".".join(k for _, k in path):
+            if (
+                comment is None
+                and path
+                and path[-1][0] < depth
+                and found
+                and found[-1][0] == ".".join(k for _, k in path)
+            ):
                 # Part of a value that is described as a whole.
                 continue
             path = [(known, key) for known, key in path if known < depth] + [(depth, match[2])]

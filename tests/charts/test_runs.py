@@ -1,4 +1,4 @@
-"""Every container of ours is started as the kubelet would: in the tree of its image, with its variables, files and user.
+"""Every container of ours is started as the kubelet would: in its image, with its flags, variables, files and user.
 
 Programs that serve check what they are given (`--validate`); `tidegate` serves, in a network of its own.
 """
@@ -39,10 +39,7 @@ def sandbox(trees, tmp_path: Path, objects, spec: dict, container: dict) -> Path
 
 def ours(objects):
     return [
-        (owner, spec, one)
-        for owner, _, spec in pods(objects)
-        for one in containers(spec)
-        if binary_of(one) is not None
+        (owner, spec, one) for owner, _, spec in pods(objects) for one in containers(spec) if binary_of(one) is not None
     ]
 
 

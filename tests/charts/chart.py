@@ -23,10 +23,13 @@ UPDATE = os.environ.get("TIDEGATE_UPDATE") == "1"
 
 SETS = sorted(path.stem for path in (HERE / "values").glob("*.yaml"))
 
+# As good as one that `openssl rand` makes; placeholders are refused.
+SEALING_KEY = "".join(f"{number:02x}" for number in range(32))
+
 # Secrets that the value sets name. What they hold is good enough for the programs' own checks.
 SECRETS = {
     "tidegate-secrets": {
-        "sealing-key": "00" * 32,
+        "sealing-key": SEALING_KEY,
         "admin-token": "an-admin-token",
         "data-plane-token": "a-data-plane-token",
     },

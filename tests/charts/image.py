@@ -88,6 +88,11 @@ def user(stage: Stage) -> str:
     return text
 
 
+def is_variable_of(help_text: str, name: str) -> bool:
+    """A flag stands for the variable, by what the program tells of itself. Values of secrets are not shown."""
+    return re.search(rf"\[env: {name}[=\]]", help_text) is not None
+
+
 def command_in(tree: Path, stage: Stage, args: list[str]) -> list[str]:
     """What runs the image's entry point in its tree, as its user and without any capability."""
     return [tool("chroot"), f"--userspec={user(stage)}", "--groups=", str(tree), *entrypoint(stage), *args]

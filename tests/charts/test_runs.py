@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from chart import SETS, binary_of, containers, environment, files, pods, rendered
-from image import command_in, stages, tool
+from image import command_in, is_variable_of, stages, tool
 
 each_set = pytest.mark.parametrize("name", SETS)
 
@@ -91,12 +91,14 @@ def test_every_variable_means_something_to_who_gets_it(trees, name):
         raw = (trees[binary] / f"usr/local/bin/{binary}").read_bytes()
         for variable in one.get("env", []):
             # Not every variable stands for a flag: then its name is at least in the program.
-            assert f"[env: {variable['name']}" in known or variable["name"].encode() in raw, (owner, variable["name"])
+            name = variable["name"]
+            assert is_variable_of(known, name) or name.encode() in raw, (owner, name)
 
 
 def test_a_variable_and_a_flag_that_mean_nothing_would_be_found(trees):
     known = help_of(trees, "tidegate-data-plane")
-    assert "[env: TIDEGATE_LISTEN=" in known and "[env: TIDEGATE_LISTENS" not in known
+    assert is_variable_of(known, "TIDEGATE_LISTEN") and not is_variable_of(known, "TIDEGATE_LISTE")
+    assert is_variable_of(known, "TIDEGATE_DATA_PLANE_TOKEN")
     raw = (trees["tidegate-data-plane"] / "usr/local/bin/tidegate-data-plane").read_bytes()
     assert b"TIDEGATE_LISTENS" not in raw
     args = ["--validate", "--control-plane=http://x:1", "--listens=127.0.0.1:1"]

@@ -96,8 +96,11 @@ class Fleet:
     def start_postgres(self):
         (one,) = self.by_component["postgres"]["containers"]
         env = environment(self.objects, one)
-        (bin_folder,) = sorted(glob.glob("/usr/lib/postgresql/*/bin"))[-1:]
-        account = pwd.getpwnam("postgres")
+        # Debian keeps them beside the PATH.
+        found = sorted(glob.glob("/usr/lib/postgresql/*/bin"))
+        bin_folder = found[-1] if found else str(Path(tool("initdb")).parent)
+        # Anybody but root, whom Postgres refuses.
+        account = pwd.getpwnam("nobody")
         data = self.folder / "postgres"
         data.mkdir()
         password = self.folder / "password"

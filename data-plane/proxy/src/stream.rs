@@ -34,8 +34,8 @@ use bytes::Bytes;
 use http_body::{Body, Frame};
 use parking_lot::Mutex;
 use tidegate_core::outcome::StreamFault;
-use tokio_util::sync::{CancellationToken, DropGuard};
-use tokio_util::task::TaskTracker;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::again::Again;
 use crate::control_port::ControlPort;
@@ -52,8 +52,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(3_600);
 /// See the module's documentation.
 pub(crate) struct StreamBody<C: ControlPort> {
     flow: Arc<Mutex<Flow<C>>>,
-    /// Ends the watch.
-    _over: DropGuard,
+    /// Ends with the stream.
+    _watch: AbortOnDropHandle<()>,
 }
 
 /// Where the bytes come from.
@@ -89,24 +89,12 @@ impl<C: ControlPort> std::fmt::Debug for StreamBody<C> {
 impl<C: ControlPort> StreamBody<C> {
     /// Starts the watch, too.
     pub(crate) fn new(opened: Opened<C>, life: Life<C>, around: Surroundings<'_>) -> Self {
-        let flow = Flow::new(
-            opened,
-            life,
-            around.drained.clone(),
-            around.open,
-            around.heartbeat,
-        );
+        let flow = Flow::new(opened, life, around.open, around.heartbeat);
         let flow = Arc::new(Mutex::new(flow));
-        let over = CancellationToken::new();
-        around.tasks.spawn(attend::attend(
-            Arc::downgrade(&flow),
-            over.clone(),
-            around.drained,
-            around.stall_time,
-        ));
+        let watch = attend::attend(Arc::downgrade(&flow), around.drained, around.stall_time);
         Self {
             flow,
-            _over: over.drop_guard(),
+            _watch: AbortOnDropHandle::new(around.tasks.spawn(watch)),
         }
     }
 }
@@ -121,5 +109,25 @@ impl<C: ControlPort> Body for StreamBody<C> {
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let next = self.flow.lock().poll_next(context);
         next.map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_plane_client::PlaneClient;
+
+    use super::*;
+
+    fn size_of_future<A, B, D, F>(_function: fn(A, B, D) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// Every open stream holds both, most of them for minutes.
+    #[test]
+    fn a_stream_is_small() {
+        let flow = size_of::<Flow<PlaneClient>>();
+        let watch = size_of_future(attend::attend::<PlaneClient>);
+        assert!(flow <= 2_048, "the stream: {flow}");
+        assert!(watch <= 512, "its watch: {watch}");
     }
 }

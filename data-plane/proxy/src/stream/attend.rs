@@ -1,8 +1,11 @@
-//! The watch beside a stream.
+//! The watch beside a stream: the only timer it has.
+//!
+//! It sleeps until the next moment at which something may be too late. A client's connection that waits then is woken, and
+//! finds out itself what is too late: bytes that are there count more than a limit that has passed.
 //!
 //! A client that opens no flow-control window is never asked for: hyper then leaves the body alone, and no limit
-//! inside it would be looked at. So this looks from outside, and lets go of the upstream and ends the request;
-//! what is left is a shell that tells the client so, should it read on.
+//! inside it would be looked at. So what does not depend on the upstream's silence is looked at from outside, too, which
+//! lets go of the upstream and ends the request; what is left is a shell that tells the client so, should it read on.
 //!
 //! Whether the client takes anything is seen from being asked: within the stall time of handing a piece out or
 //! of a wake-up, hyper asks for more if there is room for it.
@@ -24,18 +27,18 @@ use crate::life::Life;
 /// Watches until the stream is over. A client is let go after one to two times `stall_time`.
 pub(super) async fn attend<C: ControlPort>(
     flow: Weak<Mutex<Flow<C>>>,
-    over: CancellationToken,
     drained: CancellationToken,
     stall_time: Duration,
 ) {
+    let stall_time = stall_time.min(LOOK_EVERY);
     let mut seen = 0;
-    let mut look = Instant::now() + stall_time.min(LOOK_EVERY);
+    let mut look = Instant::now() + stall_time;
     loop {
         // A turn that is continued has limits of its own.
-        let Some((end, cut, changes)) = flow.upgrade().map(|flow| {
-            let flow = flow.lock();
+        let Some((moment, cut, changes)) = flow.upgrade().map(|flow| {
+            let mut flow = flow.lock();
             let cut = flow.life.as_ref().and_then(Life::cut);
-            (flow.clock.end, cut, Arc::clone(&flow.changes))
+            (flow.look_by(look), cut, Arc::clone(&flow.changes))
         }) else {
             return;
         };
@@ -45,9 +48,7 @@ pub(super) async fn attend<C: ControlPort>(
                 None => std::future::pending().await,
             }
         };
-        let moment = end.map_or(look, |end| end.min(look));
         let is_cut = tokio::select! {
-            () = over.cancelled() => return,
             () = changes.notified() => continue,
             () = drained.cancelled() => false,
             () = cut => true,
@@ -58,28 +59,26 @@ pub(super) async fn attend<C: ControlPort>(
         };
         let mut flow = flow.lock();
         let now = Instant::now();
-        let stop = if is_cut {
-            Stop::LeaseOver
+        if is_cut {
+            flow.stop(Stop::LeaseOver);
         } else if drained.is_cancelled() {
-            Stop::Drained
+            flow.stop(Stop::Drained);
         } else if flow.clock.end.is_some_and(|end| end <= now) {
-            Stop::Fault(StreamFault::DeadlineExceeded)
+            flow.breaks_off(StreamFault::DeadlineExceeded);
+        } else if flow.waits_in_vain(now) {
+            flow.wake();
+            continue;
         } else if now < look {
             continue;
         } else if flow.polls == seen {
-            Stop::Stalled
+            flow.stop(Stop::Stalled);
         } else {
             seen = flow.polls;
-            look = now + stall_time.min(LOOK_EVERY);
-            if let Some(waker) = flow.waker.take() {
-                waker.wake();
-            }
+            look = now + stall_time;
+            flow.wake();
             continue;
-        };
-        flow.stop(stop);
-        if let Some(waker) = flow.waker.take() {
-            waker.wake();
         }
+        flow.wake();
         return;
     }
 }

@@ -135,7 +135,6 @@ impl<C: ControlPort> Flow<C> {
         };
         life.lets_go();
         self.clock = self.clock.without_end();
-        self.cut = None;
         self.changes.notify_one();
         let given = &continuation.given;
         let body = Some(&continuation.again.body)
@@ -181,7 +180,6 @@ impl<C: ControlPort> Flow<C> {
                     );
                     life.sends_again(dispatch, running, leased);
                     self.clock = clock;
-                    self.cut = life.cut().map(Box::pin);
                     self.changes.notify_one();
                     let (shared, sees) =
                         (Arc::clone(&continuation.again.shared), life.sees_apart());
@@ -208,7 +206,6 @@ impl<C: ControlPort> Flow<C> {
                     self.stream = *stream;
                     continuation.step = Step::Draining;
                     self.linger = None;
-                    self.set_timer();
                     self.drains(Read::Taken);
                 }
                 Observed::Whole(answer) => {

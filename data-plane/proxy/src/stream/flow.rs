@@ -1,7 +1,6 @@
 //! The stream itself, which the client's connection moves and the watch may end.
 
 use std::collections::VecDeque;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -10,12 +9,11 @@ use bytes::Bytes;
 use tidegate_core::outcome::{Outcome, StreamFault};
 use tidegate_core::stream::may_reopen;
 use tokio::sync::Notify;
-use tokio::time::{Instant, Sleep};
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tokio::time::Instant;
 
+use super::Opened;
 use super::continuation::{Continuation, Why};
 use super::stop::Stop;
-use super::{LOOK_EVERY, Opened};
 use crate::again::Again;
 use crate::control_port::ControlPort;
 use crate::event_stream::{EventStream, Read};
@@ -35,11 +33,6 @@ pub(super) struct Flow<C: ControlPort> {
     pub(super) clock: Clock,
     /// Set with the last event: when the upstream must have hung up.
     pub(super) linger: Option<Instant>,
-    /// Fires at or before the next moment at which something may be too late.
-    timer: Pin<Box<Sleep>>,
-    drained: Pin<Box<WaitForCancellationFutureOwned>>,
-    /// Comes at the horizon of its lease, if it is under one.
-    pub(super) cut: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     /// The turn is being continued. Dropped before the request, whose registration covers what it sent.
     pub(super) continuation: Option<Box<Continuation<C>>>,
     /// `None` once the request has ended.
@@ -53,8 +46,12 @@ pub(super) struct Flow<C: ControlPort> {
     pub(super) open: Option<Counted>,
     /// How often the client's connection asked.
     pub(super) polls: u64,
-    /// Wakes the client's connection while it waits for us.
-    pub(super) waker: Option<Waker>,
+    /// Wakes the client's connection.
+    waker: Option<Waker>,
+    /// It waits for us.
+    is_waiting: bool,
+    /// When the watch looks next, at the latest.
+    looked_at_by: Option<Instant>,
     /// Tells the watch that other limits hold.
     pub(super) changes: Arc<Notify>,
 }
@@ -63,7 +60,6 @@ impl<C: ControlPort> Flow<C> {
     pub(super) fn new(
         opened: Opened<C>,
         life: Life<C>,
-        drained: CancellationToken,
         open: Counted,
         heartbeat: Option<Heartbeat>,
     ) -> Self {
@@ -77,9 +73,6 @@ impl<C: ControlPort> Flow<C> {
             stream,
             clock,
             linger: None,
-            timer: Box::pin(tokio::time::sleep(LOOK_EVERY)),
-            drained: Box::pin(drained.cancelled_owned()),
-            cut: life.cut().map(Box::pin),
             life: Some(life),
             again,
             continuation: None,
@@ -88,9 +81,10 @@ impl<C: ControlPort> Flow<C> {
             open: Some(open),
             polls: 0,
             waker: None,
+            is_waiting: false,
+            looked_at_by: None,
             changes: Arc::new(Notify::new()),
         };
-        flow.set_timer();
         match broken {
             Some(fault) => flow.is_broken(fault),
             // What came with the first ready event may have been everything.
@@ -102,7 +96,7 @@ impl<C: ControlPort> Flow<C> {
     /// The next bytes for the client.
     pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         self.polls = self.polls.wrapping_add(1);
-        self.waker = None;
+        self.is_waiting = false;
         loop {
             if let Some(bytes) = self.next_bytes() {
                 if let Some(heartbeat) = &mut self.heartbeat {
@@ -113,13 +107,9 @@ impl<C: ControlPort> Flow<C> {
             let Some(life) = &self.life else {
                 return Poll::Ready(None);
             };
-            // Neither this nor the next wait for the upstream to fall silent.
+            // This does not wait for the upstream to fall silent, nor for the watch.
             if life.is_cut() {
                 self.stop(Stop::LeaseOver);
-                continue;
-            }
-            if self.clock.end.is_some_and(|end| end <= Instant::now()) {
-                self.breaks_off(StreamFault::DeadlineExceeded);
                 continue;
             }
             let moved = if self.is_asking() {
@@ -128,17 +118,26 @@ impl<C: ControlPort> Flow<C> {
                 self.stream.poll_read(context).map(|read| self.takes(read))
             };
             if moved.is_pending() {
-                let Some(stop) = self.poll_limits(context) else {
-                    if let Some(event) = self.poll_heartbeat(context) {
-                        return Poll::Ready(Some(event));
-                    }
-                    self.waker = Some(context.waker().clone());
-                    return Poll::Pending;
-                };
-                match stop {
-                    Stop::Fault(fault) => self.breaks_off(fault),
-                    stop => self.stop(stop),
+                let (moment, fault) = self.too_late();
+                if moment.is_some_and(|moment| moment <= Instant::now()) {
+                    self.breaks_off(fault);
+                    continue;
                 }
+                if let Some(event) = self.poll_heartbeat(context) {
+                    return Poll::Ready(Some(event));
+                }
+                if let (Some(moment), Some(look)) = (moment, self.looked_at_by)
+                    && moment < look
+                {
+                    self.changes.notify_one();
+                }
+                self.is_waiting = true;
+                // It is the same one for as long as the connection lives.
+                match &mut self.waker {
+                    Some(waker) => waker.clone_from(context.waker()),
+                    None => self.waker = Some(context.waker().clone()),
+                }
+                return Poll::Pending;
             }
         }
     }
@@ -200,11 +199,10 @@ impl<C: ControlPort> Flow<C> {
         }
         self.stream.show_end();
         self.linger = Instant::now().checked_add(LINGER);
-        self.set_timer();
     }
 
     /// The stream in hand ends before its time. Its turn may go on.
-    fn breaks_off(&mut self, fault: StreamFault) {
+    pub(super) fn breaks_off(&mut self, fault: StreamFault) {
         let is_complete = self.stream.passage.end() == End::Closed;
         if self.is_asking() || is_complete {
             self.stop(Stop::Fault(fault));
@@ -225,30 +223,28 @@ impl<C: ControlPort> Flow<C> {
         }
     }
 
-    pub(super) fn set_timer(&mut self) {
-        let moment = self.too_late().0;
-        let moment = moment.unwrap_or_else(|| Instant::now() + LOOK_EVERY);
-        self.timer.as_mut().reset(moment);
+    /// When the watch must look next, which it promises to do: at `look`, or before if something may be too late by then.
+    /// That is not moved with every event; it is when the watch looks that the newest event counts.
+    pub(super) fn look_by(&mut self, look: Instant) -> Instant {
+        let now = Instant::now();
+        let limits = [self.clock.end, self.too_late().0];
+        let limits = limits.into_iter().flatten().filter(|limit| *limit > now);
+        let moment = limits.fold(look, Ord::min);
+        self.looked_at_by = Some(moment);
+        moment
     }
 
-    /// Whether a limit passed; if not, the timer is set to the next one.
-    fn poll_limits(&mut self, context: &mut Context<'_>) -> Option<Stop> {
-        if self.drained.as_mut().poll(context).is_ready() {
-            return Some(Stop::Drained);
+    /// The client's connection waits for bytes that come too late.
+    pub(super) fn waits_in_vain(&self, now: Instant) -> bool {
+        self.is_waiting && self.too_late().0.is_some_and(|moment| moment <= now)
+    }
+
+    /// The client's connection asks again, if it waits.
+    pub(super) fn wake(&mut self) {
+        if let Some(waker) = self.waker.as_ref().filter(|_| self.is_waiting) {
+            self.is_waiting = false;
+            waker.wake_by_ref();
         }
-        let cut = self.cut.as_mut();
-        if cut.is_some_and(|cut| cut.as_mut().poll(context).is_ready()) {
-            return Some(Stop::LeaseOver);
-        }
-        // The timer is not moved with every event; it is when it fires that the newest event counts.
-        while self.timer.as_mut().poll(context).is_ready() {
-            let (moment, fault) = self.too_late();
-            if moment.is_some_and(|moment| moment <= Instant::now()) {
-                return Some(Stop::Fault(fault));
-            }
-            self.set_timer();
-        }
-        None
     }
 }
 

@@ -1,8 +1,8 @@
 //! Bytes of a stream between upstream and client: whole events go on at once, the beginning of an unfinished
 //! one waits for its end.
 //!
-//! Nothing is copied and nothing is changed. Because a client is only ever shown whole events, a stream that
-//! breaks inside one can still be ended with an error event that the client can read (decision 52). An event
+//! Nothing is changed, and only what crosses chunks is copied. Because a client is only ever shown whole events, a
+//! stream that breaks inside one can still be ended with an error event that the client can read (decision 52). An event
 //! larger than [`MAX_EVENT_BYTES`] is the exception: it goes on in pieces, since it must not pile up here.
 
 use std::collections::VecDeque;
@@ -74,11 +74,6 @@ pub(crate) struct Passage {
     /// Whole events, ready for the client.
     whole: VecDeque<Bytes>,
     whole_bytes: usize,
-    /// The beginning of an event.
-    begun: Vec<Bytes>,
-    begun_bytes: usize,
-    /// The client has been handed the beginning of an event.
-    inside: bool,
     ready: bool,
     turn: Option<Turn>,
 }
@@ -91,9 +86,6 @@ impl Passage {
             judge: Judge::new(dialect),
             whole: VecDeque::new(),
             whole_bytes: 0,
-            begun: Vec::new(),
-            begun_bytes: 0,
-            inside: false,
             ready: false,
             turn: None,
         }
@@ -117,35 +109,22 @@ impl Passage {
         let mut progressed = false;
         let mut sum = Sum::new();
         let (judge, ready, turn) = (&mut self.judge, &mut self.ready, &mut self.turn);
-        let boundary = self.scanner.feed(&chunk, &mut |event| {
+        let passed = self.scanner.feed(&chunk, &mut |event| {
             let seen = judge.see(&event, turn.as_mut());
             sum.add(seen.progress);
             // What follows an error does not make a stream good.
             *ready |= seen.ready && judge.error.is_none();
             progressed |= matches!(seen.class, Class::Useful | Class::Protected);
         });
-        if let Some(boundary) = boundary {
-            let whole = chunk.split_to(boundary.min(chunk.len()));
-            self.release();
-            self.hand_on(whole);
-            self.inside = false;
-        }
-        if !chunk.is_empty() {
-            self.begun_bytes = self.begun_bytes.saturating_add(chunk.len());
-            self.begun.push(chunk);
-        }
-        let large = self.begun_bytes > MAX_EVENT_BYTES;
-        if large || (self.inside && self.begun_bytes > 0) {
-            self.release();
-            self.inside = true;
-            // So large an event says something, and its pieces are progress. What is not even data is nothing.
-            if self.scanner.is_in_data() {
-                self.ready |= self.judge.error.is_none();
-                progressed = true;
-                sum.add(Progress::Protected);
-                if let Some(turn) = &mut self.turn {
-                    bar(turn);
-                }
+        self.hand_on(passed.kept);
+        self.hand_on(chunk.split_to(passed.upto.min(chunk.len())));
+        // So large an event says something, and its pieces are progress. What is not even data is nothing.
+        if self.scanner.is_in_data() {
+            self.ready |= self.judge.error.is_none();
+            progressed = true;
+            sum.add(Progress::Protected);
+            if let Some(turn) = &mut self.turn {
+                bar(turn);
             }
         }
         Taken {
@@ -157,7 +136,7 @@ impl Passage {
     /// The upstream ended its stream. An event that lacks only its blank line counts and goes on as it is.
     pub(crate) fn finish(&mut self) {
         let (judge, ready, turn) = (&mut self.judge, &mut self.ready, &mut self.turn);
-        self.scanner.finish(&mut |event| {
+        let last = self.scanner.finish(&mut |event| {
             *ready |= judge.see(&event, None).ready && judge.error.is_none();
             if let (Some(turn), true) = (turn.as_mut(), judge.end > End::Open) {
                 judge.retell(&event, turn);
@@ -165,20 +144,15 @@ impl Passage {
         });
         self.judge.finish();
         if self.judge.end > End::Open {
-            self.release();
+            self.hand_on(last);
         }
-    }
-
-    fn release(&mut self) {
-        for piece in std::mem::take(&mut self.begun) {
-            self.hand_on(piece);
-        }
-        self.begun_bytes = 0;
     }
 
     fn hand_on(&mut self, piece: Bytes) {
-        self.whole_bytes = self.whole_bytes.saturating_add(piece.len());
-        self.whole.push_back(piece);
+        if !piece.is_empty() {
+            self.whole_bytes = self.whole_bytes.saturating_add(piece.len());
+            self.whole.push_back(piece);
+        }
     }
 
     /// The next bytes for the client.
@@ -205,7 +179,7 @@ impl Passage {
 
     /// Bytes that wait here: for the client, or for the end of their event.
     pub(crate) fn held_bytes(&self) -> usize {
-        self.whole_bytes.saturating_add(self.begun_bytes)
+        self.whole_bytes.saturating_add(self.scanner.kept_bytes())
     }
 
     /// More than one event's worth waits for the client.
@@ -236,7 +210,7 @@ impl Passage {
 
     /// The client was handed the beginning of an event that will not be finished.
     pub(crate) fn is_inside(&self) -> bool {
-        self.inside
+        self.scanner.is_inside()
     }
 }
 

@@ -32,10 +32,10 @@ use io::PatientIo;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// What hyper itself refuses. Our own, smaller limits answer in the client's format.
 const MAX_HEADERS: usize = 256;
-/// Also what is held of an answer before more of it is asked for. With what the upstream's connection holds
-/// ([`crate::upstream`]) that is at most 256 KiB for a client that does not read.
-const MAX_HTTP1_BUFFER: usize = 64 * 1024;
-const MAX_HTTP2_BUFFER: usize = 64 * 1024;
+/// Also what is held of an answer before more of it is asked for. With one event on top of it ([`crate::sse`]) and what
+/// the upstream's connection holds ([`crate::upstream`]) that is at most 256 KiB for a client that does not read.
+const MAX_HTTP1_BUFFER: usize = 48 * 1024;
+const MAX_HTTP2_BUFFER: usize = 48 * 1024;
 const MAX_HTTP2_HEAD_BYTES: u32 = 128 * 1024;
 const MAX_STREAMS: u32 = 256;
 const HTTP2_WINDOW: u32 = 1024 * 1024;

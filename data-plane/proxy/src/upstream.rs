@@ -42,11 +42,11 @@ const KEEP_ALIVE_TIME: Duration = Duration::from_secs(5);
 /// Most headers and longest head of an upstream's answer.
 const MAX_HEADERS: usize = 256;
 /// It is also what is read of an answer at once, and so what a client that does not read makes us hold, up to three
-/// times: read, handed over, and being written.
-const MAX_HEAD_BYTES: usize = 64 * 1024;
+/// times: read, handed over, and looked at.
+const MAX_HEAD_BYTES: usize = 16 * 1024;
 /// What an HTTP/2 upstream may send of one answer, and of all answers on a connection, before it is read. Fixed, because a
 /// window that grows with the speed of the line is held for every client that does not read.
-const STREAM_WINDOW: u32 = 128 * 1024;
+const STREAM_WINDOW: u32 = 64 * 1024;
 const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
 const MAX_HTTP2_HEAD_BYTES: u32 = 256 * 1024;
 /// How often an unprocessed request is sent again. A provider that goes on refusing is overloaded, which is a fault of its.

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use proptest::prelude::*;
 use rstest::rstest;
 use tidegate_core::stream::{Watchdog, WatchdogLimits};
@@ -72,6 +74,27 @@ fn an_event_too_large_to_hold_goes_on_in_pieces() {
     assert!(passage.is_inside());
     passage.take(Bytes::from_static(b"\n\n"));
     assert!(!passage.is_inside());
+}
+
+/// What a chunk was read into.
+struct Buffer(Arc<[u8]>);
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+#[test]
+fn an_unfinished_event_keeps_no_buffers() {
+    let buffer: Arc<[u8]> = vec![b'x'; 8_192].into();
+    let mut passage = Passage::new(Dialect::Chat);
+    for _ in 0..100 {
+        let chunk = Bytes::from_owner(Buffer(Arc::clone(&buffer)));
+        passage.take(chunk.slice(..1));
+    }
+    assert_eq!(passage.held_bytes(), 100);
+    assert_eq!(Arc::strong_count(&buffer), 1);
 }
 
 #[test]

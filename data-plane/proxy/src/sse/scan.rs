@@ -1,17 +1,19 @@
 //! Finds events in a stream of bytes, however it is cut into chunks.
 //!
-//! Lines end with LF, CR or CRLF; a blank line ends an event. An event that lies within one chunk is looked
-//! at where it is; only what crosses chunks is copied, and at most [`MAX_EVENT_BYTES`] of one event.
+//! Lines end with LF, CR or CRLF; a blank line ends an event. An event that lies within one chunk is looked at where it
+//! is. What crosses chunks is copied, once: a piece of a chunk would keep all of the buffer that it was read into, and an
+//! event that comes byte by byte one for each.
 
-/// So much of one event is kept for looking at; longer ones are [`Event::cut`].
-pub(crate) const MAX_EVENT_BYTES: usize = 256 * 1024;
-/// An empty buffer keeps no more room than this.
-const KEPT_CAPACITY: usize = 16 * 1024;
-/// Longest kept event name.
+use bytes::Bytes;
+
+/// So much of one event is kept, to look at it and to hand it on whole; longer ones are [`Event::cut`]. It is half of
+/// what may be held for a client that does not read.
+pub(crate) const MAX_EVENT_BYTES: usize = 128 * 1024;
+/// So much of a longer one is kept to look at it.
+const BEGINNING_BYTES: usize = 4 * 1024;
+/// Longest event name that is looked at.
 const MAX_NAME_BYTES: usize = 128;
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
-/// So much of an unfinished line is kept. The data in a line that is longer is cut for certain, whatever stands before it.
-const MAX_LINE_BYTES: usize = MAX_EVENT_BYTES + 16;
 
 /// One event with data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,169 +22,206 @@ pub(crate) struct Event<'a> {
     pub(crate) name: &'a [u8],
     /// The `data` fields, joined by LF.
     pub(crate) data: &'a [u8],
-    /// Only the beginning of the data is here.
+    /// Only the beginning of the event is here.
     pub(crate) cut: bool,
+}
+
+/// What may go on once a chunk was looked at: what was kept of earlier ones, then the beginning of the chunk.
+#[derive(Debug)]
+pub(crate) struct Passed {
+    pub(crate) kept: Bytes,
+    /// Place in the chunk: behind its last blank line, or its end if that is inside an event too long to be kept.
+    pub(crate) upto: usize,
 }
 
 /// Where the scan stands between two chunks.
 #[derive(Debug, Default)]
 pub(crate) struct Scanner {
-    /// The beginning of a line whose end has not come yet.
-    line: Vec<u8>,
-    /// Data of the event so far.
-    data: Vec<u8>,
-    name: Vec<u8>,
-    has_data: bool,
-    cut: bool,
+    /// The beginning of an event whose end has not come yet.
+    begun: Vec<u8>,
+    /// Instead, of one that is too long to be kept: it goes on without waiting for its end.
+    long: Option<Long>,
+    /// The line in hand is not blank.
+    in_line: bool,
     /// The last byte was a CR, so that an LF belongs to it.
     after_cr: bool,
     /// The last line was blank.
     after_blank: bool,
-    /// A line has been seen, so a byte order mark would be data.
-    begun: bool,
+    /// An event has ended, so a byte order mark would be data.
+    begins_plain: bool,
+}
+
+#[derive(Debug)]
+struct Long {
+    beginning: Box<[u8]>,
+    has_data: bool,
 }
 
 impl Scanner {
-    /// Takes the next chunk and calls `on_event` with each event that ends in it. Gives the place in the chunk
-    /// behind the last blank line, if it has one: everything before it is whole events and comments.
-    pub(crate) fn feed(
-        &mut self,
-        chunk: &[u8],
-        on_event: &mut impl FnMut(Event<'_>),
-    ) -> Option<usize> {
-        let mut boundary = None;
-        // Data that lies in this chunk and need not be copied if its event ends here too.
-        let mut here: Option<&[u8]> = None;
+    /// Takes the next chunk and calls `on_event` with each event that ends in it.
+    pub(crate) fn feed(&mut self, chunk: &[u8], on_event: &mut impl FnMut(Event<'_>)) -> Passed {
+        let mut kept = None;
+        // Where the event in hand begins in this chunk.
+        let mut from: usize = 0;
         let mut at: usize = 0;
         while let Some(rest) = chunk.get(at..).filter(|rest| !rest.is_empty()) {
             if std::mem::take(&mut self.after_cr) && rest.first() == Some(&b'\n') {
                 at = at.saturating_add(1);
                 if self.after_blank {
-                    boundary = Some(at);
+                    from = at;
                 }
                 continue;
             }
             let Some(length) = memchr::memchr2(b'\n', b'\r', rest) else {
-                self.keep_line(rest);
+                self.in_line = true;
                 break;
             };
-            let (line, ending) = rest.split_at(length);
-            self.after_cr = ending.first() == Some(&b'\r');
+            self.after_cr = rest.get(length) == Some(&b'\r');
+            self.after_blank = !std::mem::take(&mut self.in_line) && length == 0;
             at = at.saturating_add(length).saturating_add(1);
-            let blank = if self.line.is_empty() {
-                self.take_line(line, Some(&mut here))
-            } else {
-                self.keep_line(line);
-                let kept = std::mem::take(&mut self.line);
-                self.copy(&mut here);
-                let blank = self.take_line(&kept, None);
-                // Gives the allocation back.
-                self.line = kept;
-                self.line.clear();
-                give_back(&mut self.line);
-                blank
-            };
-            self.after_blank = blank;
-            if blank {
-                self.emit(here.take(), on_event);
-                boundary = Some(at);
+            if self.after_blank {
+                let last = chunk.get(from..at).unwrap_or_default();
+                let ended = self.end(last, on_event);
+                // Only the first one that ends here can have begun before.
+                kept = kept.or(ended);
+                from = at;
             }
         }
-        self.copy(&mut here);
-        boundary
-    }
-
-    /// The stream ended: what is there counts as an event, although its blank line is missing.
-    pub(crate) fn finish(&mut self, on_event: &mut impl FnMut(Event<'_>)) {
-        if !self.line.is_empty() {
-            let kept = std::mem::take(&mut self.line);
-            self.take_line(&kept, None);
+        let overflown = self.keep(chunk.get(from..).unwrap_or_default());
+        Passed {
+            kept: kept.or(overflown).unwrap_or_default(),
+            upto: if self.is_inside() { chunk.len() } else { from },
         }
-        self.emit(None, on_event);
     }
 
-    /// Data of an event whose end has not come yet is here.
+    /// The stream ended: what is there counts as an event, although its blank line is missing. Gives back what was kept
+    /// of it.
+    pub(crate) fn finish(&mut self, on_event: &mut impl FnMut(Event<'_>)) -> Bytes {
+        self.end(&[], on_event).unwrap_or_default()
+    }
+
+    /// Bytes that are kept and have not gone on.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        self.begun.len()
+    }
+
+    /// The beginning of an event has gone on without its end.
+    pub(crate) fn is_inside(&self) -> bool {
+        self.long.is_some()
+    }
+
+    /// It is one with data.
     pub(crate) fn is_in_data(&self) -> bool {
-        self.has_data || self.line.starts_with(b"data")
+        self.long.as_ref().is_some_and(|long| long.has_data)
     }
 
-    /// Handles one whole line; true when it is blank.
-    fn take_line<'c>(&mut self, line: &'c [u8], here: Option<&mut Option<&'c [u8]>>) -> bool {
-        let line = if std::mem::replace(&mut self.begun, true) {
-            line
+    /// The event in hand ends with these bytes. Gives back what was kept of it and may go on.
+    fn end(&mut self, last: &[u8], on_event: &mut impl FnMut(Event<'_>)) -> Option<Bytes> {
+        let mut kept = None;
+        if self.begun.is_empty() && self.long.is_none() {
+            self.tell(last, on_event);
         } else {
-            line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line)
-        };
-        if line.is_empty() {
-            return true;
-        }
-        if let Some(value) = field(line, b"data") {
-            match here {
-                Some(here) if !self.has_data => *here = Some(value),
-                Some(here) => {
-                    self.copy(here);
-                    self.more_data(value);
-                }
-                None => self.more_data(value),
+            let before = self.begun.len();
+            kept = self.keep(last);
+            if let Some(long) = self.long.take() {
+                read(&long.beginning, true, on_event);
+            } else {
+                let whole = Bytes::from(std::mem::take(&mut self.begun));
+                self.tell(&whole, on_event);
+                kept = Some(whole.slice(..before));
             }
-            self.has_data = true;
-        } else if let Some(value) = field(line, b"event") {
-            self.name.clear();
-            self.name.extend(value.iter().take(MAX_NAME_BYTES));
         }
-        false
+        self.begins_plain = true;
+        kept
     }
 
-    fn emit(&mut self, here: Option<&[u8]>, on_event: &mut impl FnMut(Event<'_>)) {
-        if self.has_data {
-            // The same for an event that came in one chunk and for one that had to be kept.
-            let data = here.unwrap_or(&self.data);
-            let beginning = data.get(..MAX_EVENT_BYTES);
-            on_event(Event {
-                name: &self.name,
-                data: beginning.unwrap_or(data),
-                cut: self.cut || data.len() > MAX_EVENT_BYTES,
-            });
+    /// Keeps more of an event whose end has not come yet. When it becomes too long, gives back what was kept before.
+    fn keep(&mut self, part: &[u8]) -> Option<Bytes> {
+        if self.long.is_some() {
+            return None;
         }
-        self.data.clear();
-        give_back(&mut self.data);
-        self.name.clear();
-        self.has_data = false;
-        self.cut = false;
-    }
-
-    fn copy(&mut self, here: &mut Option<&[u8]>) {
-        if let Some(value) = here.take() {
-            self.keep_data(value);
+        let before = self.begun.len();
+        let room = MAX_EVENT_BYTES.saturating_sub(before);
+        let (part, behind) = part.split_at_checked(room).unwrap_or((part, &[]));
+        let needed = before.saturating_add(part.len());
+        if needed > self.begun.capacity() {
+            // Never more room than for the longest.
+            let most = before.saturating_mul(2).min(MAX_EVENT_BYTES);
+            let more = needed.max(most).saturating_sub(before);
+            self.begun.reserve_exact(more);
         }
-    }
-
-    fn more_data(&mut self, value: &[u8]) {
-        if self.has_data {
-            self.keep_data(b"\n");
+        self.begun.extend_from_slice(part);
+        if behind.is_empty() {
+            return None;
         }
-        self.keep_data(value);
+        let mut has_data = false;
+        let beginning = beginning(self.plain(&self.begun));
+        read(beginning, true, &mut |_| has_data = true);
+        self.long = Some(Long {
+            beginning: beginning.into(),
+            has_data,
+        });
+        self.begun.truncate(before);
+        Some(std::mem::take(&mut self.begun).into())
     }
 
-    fn keep_data(&mut self, part: &[u8]) {
-        let room = MAX_EVENT_BYTES.saturating_sub(self.data.len());
-        self.cut |= part.len() > room;
-        self.data
-            .extend_from_slice(part.get(..room).unwrap_or(part));
+    fn tell(&self, event: &[u8], on_event: &mut impl FnMut(Event<'_>)) {
+        let is_cut = event.len() > MAX_EVENT_BYTES;
+        let event = self.plain(event);
+        read(
+            if is_cut { beginning(event) } else { event },
+            is_cut,
+            on_event,
+        );
     }
 
-    fn keep_line(&mut self, part: &[u8]) {
-        let room = MAX_LINE_BYTES.saturating_sub(self.line.len());
-        self.line
-            .extend_from_slice(part.get(..room).unwrap_or(part));
+    /// Without the mark at the beginning of the stream.
+    fn plain<'a>(&self, event: &'a [u8]) -> &'a [u8] {
+        let marked = event.strip_prefix(BYTE_ORDER_MARK);
+        marked.filter(|_| !self.begins_plain).unwrap_or(event)
     }
 }
 
-/// A stream that is idle does not hold the room of its largest event.
-fn give_back(buffer: &mut Vec<u8>) {
-    if buffer.capacity() > KEPT_CAPACITY {
-        *buffer = Vec::new();
+fn beginning(event: &[u8]) -> &[u8] {
+    event.get(..BEGINNING_BYTES).unwrap_or(event)
+}
+
+/// Reads the lines of one event, and tells of it if it has data.
+fn read(event: &[u8], cut: bool, on_event: &mut impl FnMut(Event<'_>)) {
+    let mut name: &[u8] = &[];
+    let mut first = None;
+    let mut joined: Option<Vec<u8>> = None;
+    for line in lines(event) {
+        if let Some(value) = field(line, b"data") {
+            match first {
+                None => first = Some(value),
+                Some(first) => {
+                    let joined = joined.get_or_insert_with(|| first.to_vec());
+                    joined.push(b'\n');
+                    joined.extend_from_slice(value);
+                }
+            }
+        } else if let Some(value) = field(line, b"event") {
+            name = value.get(..MAX_NAME_BYTES).unwrap_or(value);
+        }
     }
+    if let Some(first) = first {
+        let data = joined.as_deref().unwrap_or(first);
+        on_event(Event { name, data, cut });
+    }
+}
+
+/// With a blank one between CR and LF, which means nothing inside an event.
+fn lines(mut rest: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let length = memchr::memchr2(b'\n', b'\r', rest).unwrap_or(rest.len());
+        let (line, ending) = rest.split_at_checked(length)?;
+        if rest.is_empty() {
+            return None;
+        }
+        rest = ending.get(1..).unwrap_or_default();
+        Some(line)
+    })
 }
 
 fn field<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
@@ -245,13 +284,17 @@ mod tests {
     fn the_boundary_is_behind_the_last_blank_line() {
         let mut scanner = Scanner::default();
         let mut ignore = |_: Event<'_>| {};
-        assert_eq!(scanner.feed(b"data: a\n\ndata: b", &mut ignore), Some(9));
-        assert_eq!(scanner.feed(b"\n", &mut ignore), None);
-        assert_eq!(scanner.feed(b"\r\n: x\r\n\r\n.", &mut ignore), Some(9));
-        assert_eq!(scanner.feed(b"\r\n\r", &mut ignore), Some(3));
-        assert_eq!(scanner.feed(b"\n.", &mut ignore), Some(1));
-        assert_eq!(scanner.feed(b"\r", &mut ignore), None);
-        assert_eq!(scanner.feed(b"\n.", &mut ignore), None);
+        let mut feed = |chunk: &[u8]| {
+            let passed = scanner.feed(chunk, &mut ignore);
+            (passed.kept.to_vec(), passed.upto)
+        };
+        assert_eq!(feed(b"data: a\n\ndata: b"), (vec![], 9));
+        assert_eq!(feed(b"\n"), (vec![], 0));
+        assert_eq!(feed(b"\r\n: x\r\n\r\n."), (b"data: b\n".to_vec(), 9));
+        assert_eq!(feed(b"\r\n\r"), (b".".to_vec(), 3));
+        assert_eq!(feed(b"\n."), (vec![], 1));
+        assert_eq!(feed(b"\r"), (vec![], 0));
+        assert_eq!(feed(b"\n."), (vec![], 0));
     }
 
     #[test]
@@ -266,10 +309,10 @@ mod tests {
     }
 
     #[test]
-    fn a_long_comment_cuts_nothing() {
+    fn what_follows_a_long_comment_in_its_event_is_not_looked_at() {
         let long = vec![b'x'; 2 * MAX_EVENT_BYTES];
-        let events = scan(&[b": ", &long, b"\ndata: a\n\n"]);
-        assert_eq!(events, [event("", "a")]);
+        let events = scan(&[b": ", &long, b"\ndata: a\n\ndata: b\n\n"]);
+        assert_eq!(events, [event("", "b")]);
     }
 
     #[rstest]
@@ -277,21 +320,30 @@ mod tests {
     #[case::too_long(MAX_EVENT_BYTES + 1, true)]
     fn what_is_cut_does_not_depend_on_chunks(#[case] length: usize, #[case] cut: bool) {
         for head in ["data: ", "data:", "\u{feff}data: ", "data: 1\ndata: "] {
-            let joined = head.matches('\n').count() * 2;
-            let data = "x".repeat(length - joined);
+            // What ends the event is the blank line's CR.
+            let data = "x".repeat(length - head.len() - "\r\n\r".len());
             let text = [head, &data, "\r\n\r\n"].concat();
             let whole = scan(&[text.as_bytes()]);
-            assert_eq!(whole.len(), 1);
-            assert_eq!(
-                (whole[0].1.len(), whole[0].2),
-                (MAX_EVENT_BYTES, cut),
-                "{head:?}"
-            );
+            assert_eq!((whole.len(), whole[0].2), (1, cut), "{head:?}");
             for size in [7, 64 * 1024, length] {
                 let chunks: Vec<&[u8]> = text.as_bytes().chunks(size).collect();
                 assert_eq!(scan(&chunks), whole, "{head:?} in {size}");
             }
         }
+    }
+
+    #[test]
+    fn no_more_is_kept_than_the_longest_event() {
+        let mut scanner = Scanner::default();
+        for _ in 0..MAX_EVENT_BYTES / 1_000 {
+            scanner.feed(&[b'x'; 1_000], &mut |_| {});
+            assert!(scanner.begun.capacity() <= MAX_EVENT_BYTES);
+        }
+        assert_eq!(scanner.kept_bytes(), 131_000);
+        let passed = scanner.feed(&[b'x'; 1_000], &mut |_| {});
+        assert_eq!((passed.kept.len(), passed.upto), (131_000, 1_000));
+        assert_eq!(scanner.kept_bytes(), 0);
+        assert!(scanner.is_inside());
     }
 
     proptest! {

@@ -81,12 +81,12 @@ pub(crate) fn end_of_turn(bytes: &[u8]) -> Option<usize> {
     let (mut begun, mut at) = (0, 0_usize);
     for line in bytes.split_inclusive(|byte| *byte == b'\n') {
         let mut ends = false;
-        let boundary = scanner.feed(line, &mut |event| ends |= is_end(event.data));
+        let passed = scanner.feed(line, &mut |event| ends |= is_end(event.data));
         if ends {
             return Some(begun);
         }
         at = at.saturating_add(line.len());
-        if boundary.is_some() {
+        if passed.upto > 0 && !scanner.is_inside() {
             begun = at;
         }
     }

@@ -91,15 +91,50 @@ fn in_the_kernel(ports: &[u16]) -> u64 {
         .sum()
 }
 
+/// What a provider says, over and over.
+#[derive(Clone, Copy)]
+enum Says {
+    /// An event with so much text.
+    Events(usize),
+    /// Events that are no JSON.
+    Plain,
+    /// One line that never ends.
+    Line,
+}
+
+impl Says {
+    fn at_first(self) -> &'static str {
+        match self {
+            Self::Events(_) | Self::Plain => "",
+            Self::Line => "data: ",
+        }
+    }
+
+    fn then(self) -> String {
+        match self {
+            Self::Events(bytes) => {
+                let text = "x".repeat(bytes);
+                format!("data: {{\"choices\":[{{\"delta\":{{\"content\":\"{text}\"}}}}]}}\n\n")
+            }
+            Self::Plain => format!("data: {}\n\n", "x".repeat(1_000)),
+            Self::Line => "x".repeat(10_000),
+        }
+    }
+}
+
 #[rstest]
-#[case::http1_small_events(false, 200)]
-#[case::http1_large_events(false, 60_000)]
-#[case::http2_small_events(true, 200)]
-#[case::http2_large_events(true, 60_000)]
 #[tokio::test]
 async fn little_is_held_for_a_client_that_never_reads(
-    #[case] over_http2: bool,
-    #[case] event_bytes: usize,
+    #[values(false, true)] over_http2: bool,
+    #[values(
+        Says::Events(200),
+        Says::Events(60_000),
+        Says::Events(120_000),
+        Says::Events(300_000),
+        Says::Plain,
+        Says::Line
+    )]
+    says: Says,
 ) {
     let upstream = RawUpstream::start().await;
     let mut options = Options {
@@ -116,9 +151,9 @@ async fn little_is_held_for_a_client_that_never_reads(
     let mut asked = upstream.asked().await;
     let written = std::sync::Arc::clone(&asked.written);
     let writing = bench.tasks.spawn(async move {
-        let text = "x".repeat(event_bytes);
-        let event = format!("data: {{\"choices\":[{{\"delta\":{{\"content\":\"{text}\"}}}}]}}\n\n");
+        let event = says.then();
         let mut is_there = asked.write(STREAM_HEAD.as_bytes()).await;
+        is_there = is_there && asked.write(says.at_first().as_bytes()).await;
         let mut left = ALL;
         while is_there && left > 0 {
             is_there = asked.write(event.as_bytes()).await;

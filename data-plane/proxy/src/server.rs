@@ -12,6 +12,7 @@ mod io;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use http::Request;
@@ -137,26 +138,32 @@ async fn serve<C: ControlPort>(
     // Pinned to the stack it would be in this task twice: where it is made and where it is polled.
     let mut connection = Box::pin(builder.serve_connection(io, service));
     // hyper watches the time of a head only once it knows the HTTP version.
-    let mut silence = std::pin::pin!(tokio::time::sleep(shared.limits.head_time));
-    let (mut stopping, mut heard) = (false, false);
-    loop {
-        tokio::select! {
-            ended = connection.as_mut() => {
+    let mut silence = Some(Box::pin(tokio::time::sleep(shared.limits.head_time)));
+    // One of its own, since it is looked at whenever anything moves: all connections would take turns at the common one.
+    let stop = shared.stop.child_token();
+    let mut stopped = std::pin::pin!(stop.cancelled());
+    let mut stopping = false;
+    std::future::poll_fn(|context| {
+        loop {
+            if let Poll::Ready(ended) = connection.as_mut().poll(context) {
                 if let Err(error) = ended {
                     tracing::debug!(error, "a connection ended with an error");
                 }
-                return;
+                return Poll::Ready(());
             }
-            () = shared.stop.cancelled(), if !stopping => {
-                stopping = true;
-                connection.as_mut().graceful_shutdown();
+            if asked.load(Ordering::Relaxed) {
+                silence = None;
+            } else if let Some(silence) = &mut silence
+                && silence.as_mut().poll(context).is_ready()
+            {
+                return Poll::Ready(());
             }
-            () = silence.as_mut(), if !heard => {
-                heard = asked.load(Ordering::Relaxed);
-                if !heard {
-                    return;
-                }
+            if stopping || stopped.as_mut().poll(context).is_pending() {
+                return Poll::Pending;
             }
+            stopping = true;
+            connection.as_mut().graceful_shutdown();
         }
-    }
+    })
+    .await;
 }

@@ -109,10 +109,10 @@ pub(crate) struct Life<C: ControlPort> {
     /// The attempt that holds a permit. It outlasts a failure until it is known where the request goes on, so that a
     /// retry on the same connection takes it over.
     permit: Option<AttemptId>,
-    in_flight: Option<InFlight>,
+    in_flight: Option<Box<InFlight>>,
     /// A stream that failed while the request is sent again in its place.
-    set_aside: Option<InFlight>,
-    failed: Option<(LastFailure, Target)>,
+    set_aside: Option<Box<InFlight>>,
+    failed: Option<Box<(LastFailure, Target)>>,
     /// The combo the request names, where retries of it are counted.
     retried: Option<ComboName>,
     /// Counts as a request in flight, until its end.
@@ -353,7 +353,7 @@ impl<C: ControlPort> Life<C> {
         });
         let target = Target::of(&dispatch, now_here);
         target.begins(&self.shared.control);
-        self.in_flight = Some(InFlight {
+        self.in_flight = Some(Box::new(InFlight {
             counted: Some(counted),
             is_let_go: false,
             running,
@@ -365,7 +365,7 @@ impl<C: ControlPort> Life<C> {
             ready: false,
             told: ToldTokens::default(),
             written: None,
-        });
+        }));
     }
 
     /// The attempt succeeded: its first ready event, or its whole body, is here.
@@ -401,7 +401,7 @@ impl<C: ControlPort> Life<C> {
 
     /// Headers of an answer arrived. Gives back what they tell of quotas.
     pub(crate) fn sees(&self, status: StatusCode, headers: &HeaderMap) -> Option<QuotaSnapshot> {
-        let in_flight = self.in_flight.as_ref()?;
+        let in_flight = self.in_flight.as_deref()?;
         let InFlight {
             target, running, ..
         } = in_flight;
@@ -429,7 +429,7 @@ impl<C: ControlPort> Life<C> {
             outcome,
             occurred_at: self.shared.control.now(),
         };
-        self.failed = Some((failure.clone(), in_flight.target));
+        self.failed = Some(Box::new((failure.clone(), in_flight.target)));
         Some(failure)
     }
 

@@ -54,7 +54,7 @@ impl<C: ControlPort> Life<C> {
 
     /// Whether that moment has come.
     pub(crate) fn is_cut(&self) -> bool {
-        let in_flight = self.in_flight.as_ref();
+        let in_flight = self.in_flight.as_deref();
         in_flight.is_some_and(InFlight::is_cut)
     }
 

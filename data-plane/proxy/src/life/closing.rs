@@ -23,9 +23,10 @@ impl<C: ControlPort> Life<C> {
         next_target_same_provider: bool,
         classification: Option<&Classification>,
     ) {
-        let Some((failure, target)) = self.failed.take() else {
+        let Some(failed) = self.failed.take() else {
             return;
         };
+        let (failure, target) = *failed;
         // A failure that nobody judged says nothing of its target.
         let verdict = classification.map_or(Verdict::None, Verdict::of_failure);
         target.ends(&self.shared.control, verdict, None);
@@ -71,7 +72,7 @@ impl<C: ControlPort> Life<C> {
         let is_cut = in_flight.is_cut();
         in_flight.lets_go(&self.shared.control);
         if in_flight.ready {
-            self.record_usage(in_flight);
+            self.record_usage(*in_flight);
             return;
         }
         let attempt = in_flight.dispatch.attempt;

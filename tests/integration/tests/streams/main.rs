@@ -3,5 +3,6 @@
 mod chaos;
 mod drain;
 mod faults;
+mod long_line;
 mod matrix;
 mod memory;

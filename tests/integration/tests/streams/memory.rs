@@ -13,15 +13,15 @@ use tidegate_test_support::{DataPlane, FleetOptions, eventually};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
-const MIB: f64 = 1_048_576.0;
-const KIB: f64 = 1_024.0;
+pub(crate) const MIB: f64 = 1_048_576.0;
+pub(crate) const KIB: f64 = 1_024.0;
 /// For answers that take the fake upstream long to make.
 const LONG_LIMIT: Duration = Duration::from_secs(60);
 /// Idle connections to upstreams are kept for 20 s and looked at as often.
 const IDLE_LIMIT: Duration = Duration::from_secs(60);
 
 /// One data plane and one control plane; every request holds a permit.
-async fn world() -> Result<World> {
+pub(crate) async fn world() -> Result<World> {
     let world = World::start_with(FleetOptions {
         control_planes: 1,
         data_planes: 1,
@@ -39,11 +39,11 @@ async fn world() -> Result<World> {
     Ok(world)
 }
 
-fn plane(world: &World) -> Result<&DataPlane> {
+pub(crate) fn plane(world: &World) -> Result<&DataPlane> {
     world.fleet.data_planes.first().context("no data plane")
 }
 
-async fn allocated(plane: &DataPlane) -> Result<f64> {
+pub(crate) async fn allocated(plane: &DataPlane) -> Result<f64> {
     metric(plane.admin, "tidegate_dp_memory_allocated_bytes").await
 }
 
@@ -54,7 +54,7 @@ async fn live(plane: &DataPlane) -> Result<(f64, usize)> {
     Ok((tasks, files.count()))
 }
 
-async fn run_stream(plane: &DataPlane) -> Result<()> {
+pub(crate) async fn run_stream(plane: &DataPlane) -> Result<()> {
     let text = open(plane.http, "one/m").await?.read().await?;
     ensure!(text.ends_with("data: [DONE]\n\n"), "{text}");
     Ok(())
@@ -67,7 +67,7 @@ async fn together(plane: &DataPlane, streams: usize) -> Result<()> {
 }
 
 /// Nothing runs, and nothing waits to be told.
-async fn at_rest(plane: &DataPlane) -> Result<()> {
+pub(crate) async fn at_rest(plane: &DataPlane) -> Result<()> {
     eventually(LIMIT, "nothing is in flight", || async {
         for gauge in ["requests_in_flight", "streams_open", "permits_held"] {
             let sample = format!("tidegate_dp_{gauge}");

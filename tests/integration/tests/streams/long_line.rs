@@ -1,0 +1,107 @@
+//! A line of 100 MiB: passed on without being held, and refused where all of it would have to be.
+//!
+//! The official SDKs put a line together piece by piece, in a time that grows by its square. So the stream is read as it is
+//! here; what they make of a line of 1 MiB is in the matrix.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use rstest::rstest;
+use tidegate_integration::CLIENT_KEY;
+use tidegate_test_support::upstream::Mode;
+use tidegate_test_support::{ClientCall, DataPlane, PythonClients};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use super::memory::{KIB, MIB, allocated, at_rest, plane, run_stream, world};
+
+const LINE: u64 = 100 << 20;
+const LIMIT: Duration = Duration::from_secs(100);
+/// Between two looks at the memory.
+const BETWEEN: Duration = Duration::from_millis(20);
+
+/// Does something and looks at the memory meanwhile: what came of it, and how many bytes more there were at most.
+async fn most_during<T>(
+    plane: &DataPlane,
+    doing: impl Future<Output = Result<T>>,
+) -> Result<(T, f64)> {
+    let before = allocated(plane).await?;
+    let mut doing = pin!(tokio::time::timeout(LIMIT, doing));
+    let mut most = 0.0_f64;
+    loop {
+        tokio::select! {
+            done = &mut doing => return Ok((done??, most)),
+            () = tokio::time::sleep(BETWEEN) => {}
+        }
+        most = most.max(allocated(plane).await? - before);
+    }
+}
+
+/// Asks for a stream and reads it to its end: how long it is, and its last bytes.
+async fn read_stream(plane: &DataPlane) -> Result<(u64, String)> {
+    const LAST: usize = 400;
+    let mut socket = TcpStream::connect(plane.http).await?;
+    let body = r#"{"model":"one/m","stream":true,"messages":[]}"#;
+    let head = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {CLIENT_KEY}\r\n\
+         connection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    socket.write_all((head + body).as_bytes()).await?;
+    let (mut length, mut last) = (0, Vec::new());
+    loop {
+        last.drain(..last.len().saturating_sub(LAST));
+        let read = socket.read_buf(&mut last).await?;
+        if read == 0 {
+            return Ok((length, String::from_utf8_lossy(&last).into_owned()));
+        }
+        length += u64::try_from(read)?;
+    }
+}
+
+#[tokio::test]
+async fn a_stream_passes_it_on_without_holding_it() -> Result<()> {
+    /// What is looked at of such an event, what waits of it, what was read of the next piece, and two connections.
+    const MOST: f64 = (4.0 * 256.0 + 72.0) * KIB;
+    let world = world().await?;
+    let plane = plane(&world)?;
+    run_stream(plane).await?;
+    at_rest(plane).await?;
+    world.one.set_default(Mode::LongLine { bytes: LINE });
+    let ((length, last), most) = most_during(plane, read_stream(plane)).await?;
+    assert!(length >= LINE, "{length} bytes");
+    assert!(last.contains("stream_terminated"), "{last}");
+    assert!(most <= MOST, "{:.0} KiB", most / KIB);
+    at_rest(plane).await
+}
+
+#[rstest]
+#[case::openai("openai_chat.py", "/v1", "one/m")]
+#[case::anthropic("anthropic_messages.py", "", "claude/m")]
+#[tokio::test]
+async fn an_answer_in_one_piece_is_refused_when_it_gets_too_long(
+    #[case] script: &str,
+    #[case] path: &str,
+    #[case] model: &str,
+) -> Result<()> {
+    /// Answers may have 64 MiB, and what they are gathered in grows by doubling.
+    const MOST: f64 = 2.0 * 64.0 * MIB;
+    let world = world().await?;
+    let plane = plane(&world)?;
+    for upstream in [&world.one, &world.claude] {
+        upstream.set_default(Mode::LongLine { bytes: LINE });
+    }
+    let clients = PythonClients::prepare().await?;
+    let base = format!("http://{}{path}", plane.http);
+    let mut call = ClientCall::new(base, "", CLIENT_KEY)
+        .models(vec![model.to_owned()])
+        .modes(["json"]);
+    call.limit = LIMIT;
+    let (run, most) = most_during(plane, clients.run(script, &call)).await?;
+    let line = run.lines.first().context("an answer")?;
+    ensure!(line["status"] == 502, "{line}");
+    ensure!(line["code"] == "upstream_protocol_error", "{line}");
+    assert!(most <= MOST, "{:.0} MiB", most / MIB);
+    at_rest(plane).await
+}

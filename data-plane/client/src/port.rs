@@ -15,6 +15,7 @@ use tidegate_core::outcome::{Attempt, Outcome};
 use tidegate_core::routing::{
     AttemptsSoFar, Counters, Exclusion, Plan, Rejection, RequestFacts, WaitKind,
 };
+use tidegate_core::settings::AttemptLimits;
 use tidegate_core::telemetry::QuotaSnapshot;
 use tidegate_core::telemetry::aggregate::End;
 use tidegate_core::time::Timestamp;
@@ -202,6 +203,29 @@ pub struct Deadlines {
     /// From dispatch until the answer is ready, of a stream until its headers. Then the attempt is given up without
     /// blame (`routing.md` §1.5, `targetTimeoutMs`).
     pub target: Option<Duration>,
+}
+
+impl From<AttemptLimits> for Deadlines {
+    fn from(limits: AttemptLimits) -> Self {
+        let limit = |ms: u64| (ms > 0).then(|| Duration::from_millis(ms));
+        let AttemptLimits {
+            connect_ms,
+            headers_ms,
+            readiness_ms,
+            idle_ms,
+            body_ms,
+            attempt_ms,
+        } = limits;
+        Self {
+            connect: limit(connect_ms),
+            headers: limit(headers_ms),
+            readiness: limit(readiness_ms),
+            idle: limit(idle_ms),
+            body: limit(body_ms),
+            attempt: limit(attempt_ms),
+            target: None,
+        }
+    }
 }
 
 /// Something that strategies want to know of (decisions 37 and 39).

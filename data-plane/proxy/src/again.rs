@@ -10,7 +10,10 @@
 //! configuration, the pace of the connection (decision 45), and last, right before it is sent, the fence of its lease
 //! (decision 42). The permit and the place among those under way are those the request holds already. Whatever refuses,
 //! nothing is sent; without a control plane the fence fails closed.
+//!
+//! **Its limits** are those in force when it is sent (§4.8), as they would be for any other attempt.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,17 +22,20 @@ use tidegate_core::admission::{Place, terms};
 use tidegate_core::config::Config;
 use tidegate_core::lease::LeaseError;
 use tidegate_core::routing::RequestFacts;
-use tidegate_plane_client::{Admission, AdmissionAsk, Dispatch, Leased, Running};
+use tidegate_plane_client::{Admission, AdmissionAsk, Deadlines, Dispatch, Leased, Running};
 use tokio::time::Instant;
+use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use crate::control_port::ControlPort;
 use crate::dispatch::{DispatchFault, Passed, prepare};
 use crate::endpoint::Endpoint;
 use crate::event_stream::Reading;
 use crate::fence;
-use crate::observe::Clock;
+use crate::life::Life;
+use crate::observe::{self, Clock, Observed};
 use crate::proxy::Shared;
 use crate::request::RequestBody;
+use crate::sending::is_budget_spent;
 use crate::upstream::Pieces;
 
 /// Longest wait for the pace of the connection. Its client has waited for a whole attempt already.
@@ -53,12 +59,55 @@ pub(crate) struct Again<C> {
 /// An attempt that may be sent, at once.
 #[derive(Debug)]
 pub(crate) struct Cleared {
-    pub(crate) dispatch: Box<Dispatch>,
-    pub(crate) running: Running,
-    pub(crate) leased: Option<Leased>,
-    pub(crate) request: Request<Pieces>,
+    dispatch: Box<Dispatch>,
+    running: Running,
+    leased: Option<Leased>,
+    request: Request<Pieces>,
     pub(crate) reading: Reading,
+    clock: Clock,
+}
+
+/// An attempt that was sent.
+pub(crate) struct Underway {
     pub(crate) clock: Clock,
+    /// Comes when it must end because of its lease.
+    pub(crate) cut: Option<WaitForCancellationFutureOwned>,
+    /// What it comes to. Dropped, it is let go of.
+    pub(crate) observed: Pin<Box<dyn Future<Output = Observed> + Send>>,
+}
+
+impl Cleared {
+    /// Sends it, in place of the attempt in flight.
+    pub(crate) fn send<C: ControlPort>(
+        self,
+        life: &mut Life<C>,
+        max_answer_bytes: usize,
+    ) -> Underway {
+        let Self {
+            dispatch,
+            running,
+            leased,
+            request,
+            reading,
+            clock,
+        } = self;
+        tracing::info!(
+            request_id = life.request_id,
+            attempt = %dispatch.attempt.id,
+            connection = %dispatch.attempt.connection,
+            "a request is sent again"
+        );
+        let sending = life.sending(&dispatch);
+        life.sends_again(dispatch, running, leased);
+        let sees = life.sees_apart();
+        Underway {
+            clock,
+            cut: life.cut(),
+            observed: Box::pin(async move {
+                observe::attempt(&sending, request, reading, clock, max_answer_bytes, sees).await
+            }),
+        }
+    }
 }
 
 /// Why an attempt is not sent.
@@ -103,24 +152,38 @@ impl<C: ControlPort> Again<C> {
         }
     }
 
-    /// Gets one more attempt with this body allowed, which is to be sent at once.
+    /// Gets one more attempt with this body allowed, which is to be sent at once. `until` is when the time of the request
+    /// is up, where that has a limit: headers are waited for until then.
     ///
     /// # Errors
     /// What does not allow it.
-    pub(crate) async fn clear(&self, body: &RequestBody) -> Result<Cleared, Denied> {
+    pub(crate) async fn clear(
+        &self,
+        body: &RequestBody,
+        until: Option<Instant>,
+    ) -> Result<Cleared, Denied> {
         let control = &self.shared.control;
         let snapshot = control.snapshot().ok_or(DispatchFault::NotConfigured)?;
-        if self.is_budget_spent(&snapshot.config) {
+        if is_budget_spent(&self.shared, &self.facts, &self.dispatch.attempt.provider) {
             return Err(Denied::Budget);
         }
-        let place = self.is_paced(&snapshot.config).await?;
+        let place = self.is_paced(&snapshot.config, until).await?;
         let mut dispatch = Box::new(self.dispatch.clone());
         dispatch.attempt.id = control.next_unasked_attempt();
         // What is in force when the attempt starts holds for it to its end (§4.8).
         let snapshot = control.snapshot().ok_or(DispatchFault::NotConfigured)?;
         let prepared = prepare(&snapshot, self.endpoint, body, &self.passed, &dispatch)?;
         dispatch.attempt.credential_version = prepared.credential_version;
-        let leased = fence::pass(control, &self.facts, &dispatch).await?;
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let target = [dispatch.deadlines.target, left]
+            .into_iter()
+            .flatten()
+            .min();
+        dispatch.deadlines = Deadlines {
+            target,
+            ..snapshot.config.settings.attempt_limits().into()
+        };
+        let leased = fence::pass(control, &self.facts, &dispatch.attempt.connection).await?;
         let terms = terms(&snapshot.config, &dispatch.attempt.connection);
         let execution = terms.map(|terms| Duration::from_millis(terms.execution_ms));
         Ok(Cleared {
@@ -134,17 +197,13 @@ impl<C: ControlPort> Again<C> {
         })
     }
 
-    fn is_budget_spent(&self, config: &Config) -> bool {
-        let live_planes = self.shared.control.live_data_planes();
-        let combo = config.combo_for(&self.facts.model);
-        let provider = &self.dispatch.attempt.provider;
-        let retries = &self.shared.retries;
-        retries.is_spent_for(config, combo, provider, live_planes)
-    }
-
     /// Waits until the pace of the connection allows one more request. Those that wait in its queue are not asked: they
     /// are requests that come later. Gives back which one it is of those that are counted because of what the upstream told.
-    async fn is_paced(&self, config: &Config) -> Result<Option<Place>, Denied> {
+    async fn is_paced(
+        &self,
+        config: &Config,
+        until: Option<Instant>,
+    ) -> Result<Option<Place>, Denied> {
         let attempt = &self.dispatch.attempt;
         let Some(terms) = terms(config, &attempt.connection) else {
             return Ok(None);
@@ -163,6 +222,7 @@ impl<C: ControlPort> Again<C> {
             look: false,
         };
         let last = Instant::now() + MAX_PACE_WAIT;
+        let last = until.map_or(last, |until| until.min(last));
         loop {
             let wait = match control.admit(&ask).await {
                 // It is counted by its pace alone.

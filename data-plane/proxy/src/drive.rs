@@ -6,6 +6,7 @@
 
 mod admission;
 mod answer;
+mod attempt;
 mod cooldown;
 mod holdback;
 mod permit;
@@ -14,29 +15,25 @@ mod source;
 mod words;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::header::WARNING;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
-use parking_lot::Mutex;
 use tidegate_core::admission::{Terms, terms};
 use tidegate_core::config::Strategy;
 use tidegate_core::ids::{AttemptId, ConnectionId};
-use tidegate_core::outcome::{CommonFailure, LocalFault, Outcome, StreamFault};
+use tidegate_core::outcome::{CommonFailure, Outcome, StreamFault};
 use tidegate_core::routing::{AttemptsSoFar, Plan, PriorAttempt, Rejection, RequestFacts};
-use tidegate_plane_client::{
-    Answer, Ask, Dispatch, LastFailure, Leased, PermitWaits, Running, Step,
-};
+use tidegate_plane_client::{Answer, Ask, Dispatch, LastFailure, PermitWaits, Step};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::again::Again;
 use crate::control_port::ControlPort;
-use crate::dispatch::{DispatchFault, Passed, prepare};
+use crate::dispatch::Passed;
 use crate::endpoint::Endpoint;
 use crate::event_stream::EventStream;
-use crate::fence;
 use crate::life::Life;
-use crate::observe::{self, Answered, Clock, Failure, Observed};
+use crate::observe::{Answered, Clock};
 use crate::plan;
 use crate::proxy::Shared;
 use crate::queues::Place;
@@ -47,7 +44,7 @@ use crate::request::RequestBody;
 use crate::retries::Spent;
 use admission::Gone;
 use permit::BrokenWait;
-use remarks::{Remarks, strategy};
+use remarks::Remarks;
 pub(crate) use source::Source;
 use words::whole;
 
@@ -90,15 +87,17 @@ pub(crate) struct Ready {
     broken: Option<StreamFault>,
 }
 
-/// Drives a request to its answer.
+/// Drives a request to its answer. `held` is told when a stream is ready, and held back.
 pub(crate) async fn drive<C: ControlPort>(
     shared: Arc<Shared<C>>,
     request: Admitted,
     life: Life<C>,
     relay: Option<Relay>,
+    held: Arc<Notify>,
 ) -> Response<ReplyBody> {
     let mut drive = Drive::new(shared, request, life);
     drive.relay = relay;
+    drive.held = held;
     let response = drive.run().await;
     let mut response = response.unwrap_or_else(|refusal| drive.refuse(&refusal));
     if drive.request.body.background == Some(true) {
@@ -145,6 +144,8 @@ pub(crate) struct Drive<C: ControlPort> {
     again: Option<Arc<Again<C>>>,
     /// Longest answer that is not a stream.
     max_answer_bytes: usize,
+    /// Told when a stream is ready, and held back.
+    held: Arc<Notify>,
 }
 
 impl<C: ControlPort> Drive<C> {
@@ -165,6 +166,7 @@ impl<C: ControlPort> Drive<C> {
             served: None,
             again: None,
             max_answer_bytes: shared.limits.max_answer_bytes,
+            held: Arc::default(),
             shared,
             request,
             life: Some(life),
@@ -348,135 +350,6 @@ impl<C: ControlPort> Drive<C> {
     fn terms(&self, dispatch: &Dispatch) -> Option<Terms> {
         let snapshot = self.shared.control.snapshot()?;
         terms(&snapshot.config, &dispatch.attempt.connection)
-    }
-
-    /// Sends one attempt; `None` when it failed, or was not sent and is to be decided on anew.
-    async fn attempt(
-        &mut self,
-        mut dispatch: Box<Dispatch>,
-        terms: Option<Terms>,
-        running: Running,
-    ) -> Result<Option<End>, Refusal> {
-        let life = self.life.as_mut().ok_or(Refusal::Internal)?;
-        let Admitted {
-            endpoint,
-            body,
-            passed,
-            ..
-        } = &self.request;
-        let connection = &dispatch.attempt.connection;
-        let told = match &mut self.relay {
-            Some(relay) => relay.told(*endpoint, body, connection).await,
-            None => None,
-        };
-        if told.is_some() {
-            self.shared.metrics.handoffs_told.inc();
-        }
-        let body = told.as_ref().unwrap_or(body);
-        let mut served = self.relay.as_ref().map(|_| Served::by(&dispatch));
-        let snapshot = self.shared.control.snapshot();
-        let order = std::mem::take(&mut dispatch.order);
-        let so_far = Arc::make_mut(&mut self.so_far);
-        so_far.follow(order, dispatch.order_version);
-        so_far.no_wait = false;
-        self.strategy = snapshot
-            .as_deref()
-            .and_then(|snapshot| strategy(&snapshot.config, &self.request.facts.model, &dispatch));
-        self.remarks = Remarks::of(&dispatch);
-        let execution = terms.map(|terms| Duration::from_millis(terms.execution_ms));
-        let prepared = snapshot
-            .ok_or(DispatchFault::NotConfigured)
-            .and_then(|snapshot| prepare(&snapshot, *endpoint, body, passed, &dispatch));
-        let leased = match &prepared {
-            Ok(_) => {
-                let facts = &self.request.facts;
-                match fence::pass(&self.shared.control, facts, &dispatch).await {
-                    // Once: who finds it elsewhere again is told so.
-                    Err(error) if !self.has_moved && fence::has_moved(error, facts) => {
-                        self.has_moved = true;
-                        life.gives_back(dispatch.permit);
-                        return Ok(None);
-                    }
-                    passed => passed?,
-                }
-            }
-            Err(_) => None,
-        };
-        let clock = Clock::start(dispatch.deadlines, execution);
-        let source = Source::of(&dispatch.attempt);
-        let reading = prepared.as_ref().map(|prepared| prepared.reading).ok();
-        let again = reading.filter(|reading| body.stream && reading.may_be_sent_again());
-        let again = again.map(|reading| {
-            let facts = &self.request.facts;
-            let again = Again::after(&self.shared, *endpoint, body, passed, facts, &dispatch);
-            (reading, Arc::new(again))
-        });
-        let observed = match prepared {
-            Ok(prepared) => {
-                // The credential that is sent is the one that is judged (decision 9).
-                dispatch.attempt.credential_version = prepared.credential_version;
-                let cut = leased.as_ref().map(Leased::cut);
-                life.sends(dispatch, running, leased);
-                let (upstream, reading) = (&self.shared.upstream, prepared.reading);
-                let max_bytes = self.max_answer_bytes;
-                let quota = Mutex::new(None);
-                let sees = |status, headers: &HeaderMap| {
-                    *quota.lock() = life.sees(status, headers);
-                };
-                let request = prepared.request;
-                let attempt = observe::attempt(upstream, request, reading, clock, max_bytes, sees);
-                let observed = fence::until_cut(cut, attempt).await?;
-                if let Some(served) = &mut served {
-                    served.success.quota = quota.into_inner();
-                }
-                observed
-            }
-            Err(fault) => {
-                tracing::warn!(
-                    attempt = %dispatch.attempt.id,
-                    connection = %dispatch.attempt.connection,
-                    error = %fault,
-                    "a decision cannot be carried out here"
-                );
-                life.sends(dispatch, running, None);
-                Observed::Failed(Outcome::Local(LocalFault::Internal).into())
-            }
-        };
-        match observed {
-            Observed::Whole(answer) => {
-                self.served = served;
-                life.succeeds();
-                life.uses_answer(&answer);
-                Ok(Some(End::Whole(answer, source)))
-            }
-            Observed::Stream(status, headers, stream) => {
-                self.served = served;
-                life.succeeds();
-                let ready = Box::new(Ready {
-                    status,
-                    headers,
-                    stream: *stream,
-                    clock,
-                    broken: None,
-                });
-                let Some((reading, again)) = again else {
-                    return Ok(Some(End::Stream(ready, source)));
-                };
-                self.again = reading.continues.then(|| Arc::clone(&again));
-                Ok(Some(if reading.is_held {
-                    Box::pin(self.hold(ready, source, &again)).await?
-                } else {
-                    End::Stream(ready, source)
-                }))
-            }
-            Observed::Failed(Failure { outcome, words }) => {
-                self.failures.add(&outcome);
-                self.last_outcome = Some(outcome.clone());
-                self.last_failure = life.fails(outcome);
-                self.words = words;
-                Ok(None)
-            }
-        }
     }
 
     /// The attempt of the next question, which knows of no waits for permits.

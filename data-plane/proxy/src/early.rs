@@ -5,6 +5,9 @@
 //! promised one: status 200, `text/event-stream`, and heartbeats, the first at once. Behind it the request goes on as it
 //! would have: it fails over, waits, asks others.
 //!
+//! The same is done without that setting for a client whose stream is ready and held back (§4.4) for as long as two
+//! heartbeats are apart: it would have them by then if nothing were held, and they are no commitment to what is.
+//!
 //! | what it comes to | what the client gets |
 //! |---|---|
 //! | an answer within the time | just that, as if there were no such setting |
@@ -16,8 +19,9 @@
 //! The price is that nothing in the answer's head can depend on how it ends: there is no status, no `Retry-After`, and no
 //! header that names who answered. The request's id is there, and leads to all of it in the log.
 //!
-//! The request runs in a task of its own, because a client that opens no window asks for no bytes and must not hold up
-//! what else waits for this request's permit. The task belongs to the body: a client that leaves takes it along.
+//! The request runs in a task of its own, and so does what is made of its answer, because a client that opens no window
+//! asks for no bytes and must not hold up what else waits for this request's permit, nor keep its answer for as long as it
+//! likes. The task belongs to the body: a client that leaves takes it along.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -30,26 +34,57 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Response};
 use http_body::{Body, Frame};
 use tidegate_core::config::Config;
+use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::control_port::ControlPort;
 use crate::endpoint::Endpoint;
-use crate::heartbeat::{Heartbeat, Names};
+use crate::heartbeat::{Heartbeat, Heartbeats, Names};
 use crate::metrics::{EarlyEnd, EarlyLabels, RefusalLabels};
 use crate::plan;
 use crate::proxy::Shared;
 use crate::refusal::Refusal;
 use crate::reply::{
-    EVENT_STREAM, ErrorContext, NO_CACHE, REQUEST_ID, ReplyBody, in_band_answer, is_event_stream,
-    refuse,
+    EVENT_STREAM, ErrorContext, NO_CACHE, REQUEST_ID, ReplyBody, in_band, in_band_answer,
+    is_event_stream, refuse,
 };
 use crate::request::RequestBody;
 use crate::sse::Dialect;
+use crate::stream::STALLED;
 
-/// How long a client that asked for a stream is left without a word; `None` for as long as it takes.
-pub(crate) fn patience(config: &Config) -> Option<Duration> {
-    let ms = config.settings.streams.early_keepalive_ms;
-    (ms > 0).then(|| Duration::from_millis(ms))
+/// How long a client that asked for a stream is left without a word. Without either time, for as long as it takes.
+pub(crate) struct Patience {
+    /// Since its request.
+    whole: Option<Duration>,
+    /// Since its stream is held back.
+    held: Option<Duration>,
+}
+
+impl Patience {
+    /// `None` where there is nothing to run out of.
+    pub(crate) fn of(config: &Config, heartbeats: Heartbeats) -> Option<Self> {
+        let settings = &config.settings;
+        let ms = settings.streams.early_keepalive_ms;
+        let whole = (ms > 0).then(|| Duration::from_millis(ms));
+        let is_held = settings.stream_recovery.is_enabled();
+        let held = heartbeats.every.filter(|every| is_held && !every.is_zero());
+        (whole.is_some() || held.is_some()).then_some(Self { whole, held })
+    }
+
+    /// Comes when it has run out. `is_held` tells when a stream is held back.
+    pub(crate) async fn runs_out(self, is_held: Arc<Notify>) {
+        let passes = async |time: Option<Duration>| match time {
+            Some(time) => tokio::time::sleep(time).await,
+            None => std::future::pending().await,
+        };
+        tokio::select! {
+            () = passes(self.whole) => {}
+            () = async {
+                is_held.notified().await;
+                passes(self.held).await;
+            } => {}
+        }
+    }
 }
 
 /// What is known of the answer before it is there.
@@ -60,15 +95,17 @@ pub(crate) struct Promise {
     pub(crate) body: RequestBody,
 }
 
-/// Waits for the answer, and promises it when it takes longer than `patience`.
+/// Waits for the answer, and promises it when `patience` runs out before.
 pub(crate) async fn keep<C: ControlPort>(
     shared: &Arc<Shared<C>>,
-    patience: Duration,
+    patience: impl Future<Output = ()>,
     promise: Promise,
     mut answering: Pin<Box<impl Future<Output = Response<ReplyBody>> + Send + 'static>>,
 ) -> Response<ReplyBody> {
-    if let Ok(answer) = tokio::time::timeout(patience, answering.as_mut()).await {
-        return answer;
+    tokio::select! {
+        biased;
+        answer = answering.as_mut() => return answer,
+        () = patience => {}
     }
     let names = Names {
         request_id: &promise.request_id,
@@ -88,15 +125,25 @@ pub(crate) async fn keep<C: ControlPort>(
     if let Ok(id) = HeaderValue::try_from(&promise.request_id) {
         headers.insert(REQUEST_ID, id);
     }
+    let endpoint = promise.endpoint;
+    // Whether the body is asked for or not, the end of a drain ends it.
+    let answering = shared.end.clone().run_until_cancelled_owned(answering);
+    let task = {
+        let shared = Arc::clone(shared);
+        async move {
+            let answer = match answering.await {
+                Some(answer) => answer,
+                None => refused(&shared, endpoint, &Refusal::ShuttingDown),
+            };
+            keep_promise(&shared, &promise, answer)
+        }
+    };
     let body = PromisedBody {
         state: State::Waiting(Box::new(Waiting {
-            // Whether the body is asked for or not, the end of a drain ends it.
-            answer: AbortOnDropHandle::new(
-                (shared.tasks).spawn(shared.end.clone().run_until_cancelled_owned(answering)),
-            ),
+            answer: AbortOnDropHandle::new(shared.tasks.spawn(task)),
             heartbeat: heartbeat.map(Heartbeat::at_once),
-            promise,
         })),
+        endpoint,
         shared: Arc::clone(shared),
     };
     *response.body_mut() = ReplyBody::Stream(Box::pin(body));
@@ -106,6 +153,7 @@ pub(crate) async fn keep<C: ControlPort>(
 /// The body of a promised stream.
 struct PromisedBody<C: ControlPort> {
     state: State,
+    endpoint: Endpoint,
     shared: Arc<Shared<C>>,
 }
 
@@ -115,68 +163,61 @@ enum State {
 }
 
 struct Waiting {
-    /// The request. It ends when this is dropped.
-    answer: AbortOnDropHandle<Option<Response<ReplyBody>>>,
+    /// The request, and what is left of its answer. It ends when this is dropped.
+    answer: AbortOnDropHandle<ReplyBody>,
     heartbeat: Option<Heartbeat>,
-    promise: Promise,
 }
 
-impl Waiting {
-    /// The answer, or why there will be none.
-    fn poll_answer(
-        &mut self,
-        context: &mut Context<'_>,
-    ) -> Poll<Result<Response<ReplyBody>, Refusal>> {
-        Pin::new(&mut self.answer)
-            .poll(context)
-            .map(|answer| match answer {
-                Ok(answer) => answer.ok_or(Refusal::ShuttingDown),
-                // It panicked; what it was about ended with it.
-                Err(_panicked) => Err(Refusal::Internal),
-            })
-    }
-}
-
-impl<C: ControlPort> PromisedBody<C> {
-    /// What is left of an answer when its head is spent.
-    fn keep_promise(&self, promise: &Promise, answer: Response<ReplyBody>) -> ReplyBody {
-        let dialect = Dialect::of(promise.endpoint);
-        let (head, body) = answer.into_parts();
-        let whole = match body {
-            ReplyBody::Stream(_) => {
-                self.count(EarlyEnd::Stream);
-                return body;
-            }
-            ReplyBody::Whole(whole) => whole.unwrap_or_default(),
-        };
-        if !head.status.is_success() {
-            self.count(EarlyEnd::Error);
-            let event = in_band_answer(dialect, head.status, &head.headers, &whole);
-            return ReplyBody::whole(event);
+/// What is left of an answer when its head is spent. What is whole is let go when its client does not ask for it.
+fn keep_promise<C: ControlPort>(
+    shared: &Shared<C>,
+    promise: &Promise,
+    answer: Response<ReplyBody>,
+) -> ReplyBody {
+    let dialect = Dialect::of(promise.endpoint);
+    let (head, body) = answer.into_parts();
+    let whole = match body {
+        ReplyBody::Stream(_) => {
+            count(shared, EarlyEnd::Stream);
+            return body;
         }
-        self.count(EarlyEnd::Whole);
-        let stream = if is_event_stream(&head.headers) {
+        ReplyBody::Whole(whole) => whole.unwrap_or_default(),
+    };
+    let stream = if !head.status.is_success() {
+        count(shared, EarlyEnd::Error);
+        in_band_answer(dialect, head.status, &head.headers, &whole)
+    } else {
+        count(shared, EarlyEnd::Whole);
+        if is_event_stream(&head.headers) {
             whole
         } else {
             let stream = plan::one_chunk(promise.endpoint, &promise.body, &whole);
             stream.unwrap_or_else(|| as_event(&whole))
-        };
-        ReplyBody::whole(stream).kept_for(self.shared.limits.stall_time, &self.shared.tasks)
-    }
+        }
+    };
+    let (code, message) = STALLED;
+    let said = in_band(dialect, code, message, None);
+    // It may be cut in the middle of an event, which this ends.
+    let last_words = [b"\n\n".as_slice(), &said].concat();
+    ReplyBody::whole(stream).kept_for(shared.limits.stall_time, last_words.into(), &shared.tasks)
+}
 
-    fn count(&self, end: EarlyEnd) {
-        let labels = EarlyLabels { end };
-        let counter = self.shared.metrics.early_keepalives.get_or_create(&labels);
-        counter.inc();
-    }
+fn count<C: ControlPort>(shared: &Shared<C>, end: EarlyEnd) {
+    let labels = EarlyLabels { end };
+    let counter = shared.metrics.early_keepalives.get_or_create(&labels);
+    counter.inc();
+}
 
-    fn refuse(&self, endpoint: Endpoint, refusal: &Refusal) -> Response<ReplyBody> {
-        let labels = RefusalLabels {
-            code: refusal.kind().to_owned(),
-        };
-        self.shared.metrics.refusals.get_or_create(&labels).inc();
-        refuse(endpoint.format(), refusal, ErrorContext::default())
-    }
+fn refused<C: ControlPort>(
+    shared: &Shared<C>,
+    endpoint: Endpoint,
+    refusal: &Refusal,
+) -> Response<ReplyBody> {
+    let labels = RefusalLabels {
+        code: refusal.kind().to_owned(),
+    };
+    shared.metrics.refusals.get_or_create(&labels).inc();
+    refuse(endpoint.format(), refusal, ErrorContext::default())
 }
 
 /// A body that is nothing we know, as the one event of a stream.
@@ -193,6 +234,20 @@ fn as_event(body: &[u8]) -> Bytes {
     event.into()
 }
 
+impl<C: ControlPort> PromisedBody<C> {
+    /// The words for a request that came to no end.
+    fn failed(&self) -> ReplyBody {
+        count(&self.shared, EarlyEnd::Error);
+        let (head, body) = refused(&self.shared, self.endpoint, &Refusal::Internal).into_parts();
+        let body = match body {
+            ReplyBody::Whole(body) => body.unwrap_or_default(),
+            ReplyBody::Stream(_) => Bytes::new(),
+        };
+        let dialect = Dialect::of(self.endpoint);
+        ReplyBody::whole(in_band_answer(dialect, head.status, &head.headers, &body))
+    }
+}
+
 impl<C: ControlPort> Body for PromisedBody<C> {
     type Data = Bytes;
     type Error = Infallible;
@@ -203,7 +258,7 @@ impl<C: ControlPort> Body for PromisedBody<C> {
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let this = self.get_mut();
         if let State::Waiting(waiting) = &mut this.state {
-            let Poll::Ready(answer) = waiting.poll_answer(context) else {
+            let Poll::Ready(answer) = Pin::new(&mut waiting.answer).poll(context) else {
                 let heartbeat = waiting.heartbeat.as_mut();
                 let event = heartbeat.and_then(|heartbeat| heartbeat.poll(context, None));
                 return match event {
@@ -211,13 +266,8 @@ impl<C: ControlPort> Body for PromisedBody<C> {
                     None => Poll::Pending,
                 };
             };
-            let placeholder = State::Answering(ReplyBody::empty());
-            if let State::Waiting(waiting) = std::mem::replace(&mut this.state, placeholder) {
-                let promise = &waiting.promise;
-                let answer =
-                    answer.unwrap_or_else(|refusal| this.refuse(promise.endpoint, &refusal));
-                this.state = State::Answering(this.keep_promise(promise, answer));
-            }
+            // If it panicked, what it was about ended with it.
+            this.state = State::Answering(answer.unwrap_or_else(|_panicked| this.failed()));
         }
         match &mut this.state {
             State::Answering(body) => Pin::new(body).poll_frame(context),
@@ -228,8 +278,10 @@ impl<C: ControlPort> Body for PromisedBody<C> {
 
 impl<C: ControlPort> Drop for PromisedBody<C> {
     fn drop(&mut self) {
-        if matches!(self.state, State::Waiting(_)) {
-            self.count(EarlyEnd::Left);
+        if let State::Waiting(waiting) = &self.state
+            && !waiting.answer.is_finished()
+        {
+            count(&self.shared, EarlyEnd::Left);
         }
     }
 }

@@ -1,10 +1,11 @@
 //! The fence of managed requests, immediately before each attempt is sent (decision 42). The first attempt, a retry,
-//! what was waited for and what goes where it went ([`crate::again`]) all come through here: there is no other way to an
-//! upstream.
+//! what was waited for, what goes where it went ([`crate::again`]) and what was not processed ([`crate::sending`]) all come
+//! through here: there is no other way to an upstream.
 
+use tidegate_core::ids::ConnectionId;
 use tidegate_core::lease::LeaseError;
 use tidegate_core::routing::RequestFacts;
-use tidegate_plane_client::{Dispatch, Leased};
+use tidegate_plane_client::Leased;
 
 use crate::control_port::ControlPort;
 
@@ -15,14 +16,13 @@ use crate::control_port::ControlPort;
 pub(crate) async fn pass<C: ControlPort>(
     control: &C,
     facts: &RequestFacts,
-    dispatch: &Dispatch,
+    connection: &ConnectionId,
 ) -> Result<Option<Leased>, LeaseError> {
     let Some(key) = facts.key.as_ref().filter(|key| key.may_lease()) else {
         return Ok(None);
     };
     // Whatever asks in the name of such a key has a lease, or is not sent.
     let lease = facts.lease.ok_or(LeaseError::Required)?;
-    let connection = &dispatch.attempt.connection;
     let leased = control.fence(lease, &key.id, connection).await?;
     Ok(Some(leased))
 }

@@ -8,6 +8,7 @@ mod read;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use futures::FutureExt as _;
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Version};
@@ -86,7 +87,7 @@ pub(crate) async fn handle<C: ControlPort>(
     }
     if is_http2 {
         let (stall_time, tasks) = (shared.limits.stall_time, &shared.tasks);
-        return response.map(|body| body.kept_for(stall_time, tasks));
+        return response.map(|body| body.kept_for(stall_time, Bytes::new(), tasks));
     }
     response
 }
@@ -147,7 +148,11 @@ async fn ask<C: ControlPort>(
         let config = &snapshot.config;
         let key = identify::key(&head.headers, config, shared.limits.require_key)?;
         let names_session = config.settings.session_affinity_body_keys;
-        (key, names_session, early::patience(config))
+        (
+            key,
+            names_session,
+            early::Patience::of(config, shared.limits.heartbeats),
+        )
     };
     let lease = leasing::of_request(&head.headers, key.as_deref())?;
     let bytes = read::body(&head.headers, body, &shared.limits).await?;
@@ -188,10 +193,17 @@ async fn ask<C: ControlPort>(
             body,
             facts,
         };
-        let answering = drive(Arc::clone(shared), admitted, life, relay);
+        let held = Arc::default();
+        let answering = drive(Arc::clone(shared), admitted, life, relay, Arc::clone(&held));
         match promise {
             Some((patience, promise)) => {
-                early::keep(shared, patience, promise, Box::pin(answering)).await
+                early::keep(
+                    shared,
+                    patience.runs_out(held),
+                    promise,
+                    Box::pin(answering),
+                )
+                .await
             }
             None => answering.await,
         }

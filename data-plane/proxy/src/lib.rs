@@ -49,6 +49,7 @@ mod relay;
 mod reply;
 mod request;
 mod retries;
+mod sending;
 mod server;
 mod sse;
 mod stream;

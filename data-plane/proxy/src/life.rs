@@ -34,6 +34,7 @@ use crate::metrics::{AbortMoment, DecidedBy, DecidedStep, DecisionLabels};
 use crate::occupants::Occupied;
 use crate::proxy::Shared;
 use crate::retries::Held;
+use crate::sending::Sending;
 use family::Family;
 use target::Target;
 use trace::Trace;
@@ -368,6 +369,17 @@ impl<C: ControlPort> Life<C> {
         }));
     }
 
+    /// With what an attempt is sent that is about to be.
+    pub(crate) fn sending(&self, dispatch: &Dispatch) -> Sending<C> {
+        let Attempt {
+            provider,
+            connection,
+            ..
+        } = &dispatch.attempt;
+        let combo = self.retried.as_ref();
+        Sending::new(&self.shared, &self.facts, provider, connection, combo)
+    }
+
     /// The attempt succeeded: its first ready event, or its whole body, is here.
     pub(crate) fn succeeds(&mut self) {
         let Some(in_flight) = self.in_flight.as_mut().filter(|flight| !flight.ready) else {
@@ -410,10 +422,14 @@ impl<C: ControlPort> Life<C> {
         target.sees(control, headers)
     }
 
-    /// The attempt failed before anything of it reached the client. The report waits for the next decision.
+    /// The attempt failed before anything of it reached the client, which for a stream that was held back may be after
+    /// it had begun well. The report waits for the next decision.
     pub(crate) fn fails(&mut self, outcome: Outcome) -> Option<LastFailure> {
         let mut in_flight = self.in_flight.take()?;
         in_flight.lets_go(&self.shared.control);
+        if in_flight.ready {
+            self.record_usage(&in_flight);
+        }
         self.counts(&outcome, AbortMoment::Readiness);
         let sent_at_most = in_flight.dispatch.max_tools.unwrap_or(u32::MAX);
         let offered = self.facts.tools.min(sent_at_most);

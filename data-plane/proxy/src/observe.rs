@@ -1,6 +1,8 @@
 //! What an attempt ended as: facts for whoever judges, and what can be handed to the client
 //! (`architecture.md` §2, Judge).
 
+mod clock;
+
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -9,17 +11,21 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use tidegate_core::lease::LeaseError;
 use tidegate_core::outcome::{
     LocalFault, MAX_BODY_BYTES, MAX_HEADER_BYTES, MAX_HEADERS, Outcome, StreamFault,
     TransportFault, UpstreamError,
 };
-use tidegate_plane_client::Deadlines;
-use tokio::time::Instant;
 
+use crate::control_port::ControlPort;
 use crate::event_stream::{EventStream, Reading};
 use crate::reply::is_event_stream;
+use crate::sending::Sending;
 use crate::sse::Tokens;
-use crate::upstream::{Pieces, Upstream, UpstreamBody};
+use crate::upstream::{Pieces, UpstreamBody};
+
+pub(crate) use clock::{Clock, within};
+use clock::{Elapsed, Phase};
 
 /// So much of an error's body is kept for the client.
 const MAX_ERROR_BYTES: usize = 256 * 1024;
@@ -62,6 +68,8 @@ pub(crate) struct Failure {
     pub(crate) outcome: Outcome,
     /// The upstream's own words, for decisions that hand them to the client unchanged (decision 50).
     pub(crate) words: Option<Answered>,
+    /// Its lease refused that it was sent again.
+    pub(crate) lease: Option<LeaseError>,
 }
 
 impl From<Outcome> for Failure {
@@ -69,147 +77,33 @@ impl From<Outcome> for Failure {
         Self {
             outcome,
             words: None,
+            lease: None,
         }
-    }
-}
-
-/// Moments at which an attempt must have come somewhere.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Clock {
-    deadlines: Deadlines,
-    /// When the attempt as a whole must have ended.
-    pub(crate) end: Option<Instant>,
-    /// When another target is to be asked, unless the answer is ready.
-    target_end: Option<Instant>,
-    /// When the upstream must have accepted the request (`sessions-and-streams.md` §3.2).
-    execution_end: Option<Instant>,
-}
-
-/// What of an attempt is waited for.
-#[derive(Clone, Copy, Debug)]
-enum Phase {
-    /// The headers of its answer.
-    Headers,
-    /// The first ready event of a stream.
-    Readiness,
-    /// The body of an answer that is no stream.
-    Body,
-}
-
-impl Clock {
-    /// For an attempt sent now. `execution` is how long it may take until headers and, for a stream, readiness.
-    pub(crate) fn start(deadlines: Deadlines, execution: Option<Duration>) -> Self {
-        let within = |limit: Option<Duration>| Instant::now().checked_add(limit?);
-        Self {
-            deadlines,
-            end: within(deadlines.attempt),
-            target_end: within(deadlines.target),
-            execution_end: within(execution),
-        }
-    }
-
-    /// Of an attempt that is over.
-    pub(crate) fn without_end(self) -> Self {
-        Self { end: None, ..self }
-    }
-
-    /// Between two useful events.
-    pub(crate) fn idle(&self) -> Option<Duration> {
-        self.deadlines.idle
-    }
-
-    /// When the next part of a body that is no stream must be here.
-    fn next_part(&self) -> Option<Instant> {
-        self.by_in(Phase::Body, self.deadlines.body)
-    }
-
-    /// When the next useful event must have come after the last one, and what it is if none has.
-    pub(crate) fn useful_by(&self, progress: Instant) -> (Option<Instant>, StreamFault) {
-        self.silent_by(self.idle().and_then(|idle| progress.checked_add(idle)))
-    }
-
-    /// The attempt's end or `silent`, whichever comes first, and what has passed then.
-    pub(crate) fn silent_by(&self, silent: Option<Instant>) -> (Option<Instant>, StreamFault) {
-        match (silent, self.end) {
-            (Some(silent), Some(end)) if end <= silent => {
-                (Some(end), StreamFault::DeadlineExceeded)
-            }
-            (None, end) => (end, StreamFault::DeadlineExceeded),
-            (silent, _) => (silent, StreamFault::IdleTimeout),
-        }
-    }
-
-    /// The moment `limit` from now, or the attempt's end if that comes first.
-    fn by(&self, limit: Option<Duration>) -> Option<Instant> {
-        let limit = limit.and_then(|limit| Instant::now().checked_add(limit));
-        [limit, self.end].into_iter().flatten().min()
-    }
-
-    /// The same, or the moment when a limit of ours passes that holds in this phase.
-    fn by_in(&self, phase: Phase, limit: Option<Duration>) -> Option<Instant> {
-        let own = self.own_end(phase).map(|(end, _)| end);
-        [self.by(limit), own].into_iter().flatten().min()
-    }
-
-    /// When a limit of ours passes, of which nobody is to blame, and which: the time for one target of a combo, or for
-    /// one execution.
-    fn own_end(&self, phase: Phase) -> Option<(Instant, LocalFault)> {
-        let target = self.target_end.map(|end| (end, LocalFault::TargetExpired));
-        let execution = (self.execution_end).map(|end| (end, LocalFault::ExecutionExpired));
-        match phase {
-            Phase::Headers => [target, execution]
-                .into_iter()
-                .flatten()
-                .min_by_key(|(end, _)| *end),
-            Phase::Readiness => execution,
-            Phase::Body => target,
-        }
-    }
-
-    fn is_over(&self) -> bool {
-        self.end.is_some_and(|end| end <= Instant::now())
-    }
-
-    /// The attempt's end when such a limit has passed.
-    fn given_up(&self, phase: Phase) -> Option<Outcome> {
-        let (end, fault) = self.own_end(phase)?;
-        (end <= Instant::now() && !self.is_over()).then_some(Outcome::Local(fault))
-    }
-
-    /// What it means that a limit of this phase passed, `fault` being that of the upstream.
-    fn passed_in(&self, phase: Phase, fault: StreamFault) -> Outcome {
-        self.given_up(phase).unwrap_or_else(|| self.passed(fault))
-    }
-
-    /// What it means that a limit passed: the attempt's own end outweighs the smaller one.
-    fn passed(&self, fault: StreamFault) -> Outcome {
-        Outcome::Stream(if self.is_over() {
-            StreamFault::DeadlineExceeded
-        } else {
-            fault
-        })
     }
 }
 
 /// Sends an attempt and watches it until it is ready or has failed. `reading` is for an answer that is a stream; `sees`
 /// is told the status and headers of an answer, whatever becomes of it.
-pub(crate) async fn attempt(
-    upstream: &Upstream,
+pub(crate) async fn attempt<C: ControlPort>(
+    sending: &Sending<C>,
     request: http::Request<Pieces>,
     reading: Reading,
     clock: Clock,
     max_answer_bytes: usize,
     sees: impl FnOnce(StatusCode, &HeaderMap),
 ) -> Observed {
-    let sending = upstream.send(request, clock.deadlines.connect);
-    let response = match within(
-        clock.by_in(Phase::Headers, clock.deadlines.headers),
-        sending,
-    )
-    .await
-    {
-        Ok(Ok(response)) => response,
-        Ok(Err(outcome)) => return Observed::Failed(outcome.into()),
+    let upstream = &sending.shared.upstream;
+    let sent = upstream.send(request, clock.deadlines.connect, || sending.may_resend());
+    let by = clock.by_in(Phase::Headers, clock.deadlines.headers);
+    let response = match within(by, sent).await {
+        Ok(Ok(Ok(response))) => response,
+        Ok(Ok(Err(outcome))) => return failed(outcome),
+        Ok(Err(refused)) => {
+            return Observed::Failed(Failure {
+                lease: Some(refused),
+                ..Outcome::Local(LocalFault::LeaseConflict).into()
+            });
+        }
         Err(Elapsed) if clock.is_over() => {
             return failed(Outcome::Stream(StreamFault::DeadlineExceeded));
         }
@@ -276,7 +170,7 @@ async fn stream(response: Response<UpstreamBody>, reading: Reading, clock: Clock
 }
 
 /// An error in an answer that claims success.
-fn embedded(headers: &HeaderMap, body: Bytes) -> Failure {
+pub(crate) fn embedded(headers: &HeaderMap, body: Bytes) -> Failure {
     let outcome = Outcome::Response(UpstreamError {
         status: StatusCode::OK.as_u16(),
         headers: facts(headers),
@@ -293,6 +187,7 @@ fn embedded(headers: &HeaderMap, body: Bytes) -> Failure {
             body,
             tokens: Tokens::default(),
         }),
+        lease: None,
     }
 }
 
@@ -324,6 +219,7 @@ async fn error(response: Response<UpstreamBody>, clock: Clock) -> Failure {
             body,
             tokens: Tokens::default(),
         }),
+        lease: None,
     }
 }
 
@@ -469,21 +365,4 @@ fn beginning(body: &Bytes) -> String {
         text.pop();
     }
     text
-}
-
-/// The limit passed.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Elapsed;
-
-/// Waits for a future until a moment, or for ever without one.
-pub(crate) async fn within<F: Future>(
-    by: Option<Instant>,
-    future: F,
-) -> Result<F::Output, Elapsed> {
-    match by {
-        Some(by) => tokio::time::timeout_at(by, future)
-            .await
-            .map_err(|_| Elapsed),
-        None => Ok(future.await),
-    }
 }

@@ -69,6 +69,15 @@ impl Retries {
         self.hold(Scope::Combo(combo.clone()), count)
     }
 
+    /// An attempt at a provider that counts already goes out again.
+    pub(crate) fn retry_at(self: &Arc<Self>, provider: &ProviderId) -> Held {
+        let count = Count {
+            in_flight: 0,
+            retries: 1,
+        };
+        self.hold(Scope::Provider(provider.clone()), count)
+    }
+
     /// An attempt goes out to a provider.
     pub(crate) fn attempt(self: &Arc<Self>, provider: &ProviderId, is_retry: bool) -> Held {
         let count = Count {

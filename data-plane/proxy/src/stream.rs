@@ -45,6 +45,7 @@ use crate::life::Life;
 use crate::metrics::Counted;
 use crate::observe::Clock;
 use flow::Flow;
+pub(crate) use stop::STALLED;
 
 /// Without any limit the clock is still looked at this often.
 const LOOK_EVERY: Duration = Duration::from_secs(3_600);

@@ -6,7 +6,7 @@
 //! to whoever is named.
 //!
 //! A request that certainly was not processed is sent again, on a connection of its own, within the same attempt: it
-//! says nothing about the provider, and nothing was paid for.
+//! says nothing about the provider, and nothing was paid for. Whoever sends it says whether it may ([`crate::sending`]).
 
 mod body;
 mod connector;
@@ -97,37 +97,43 @@ impl Upstream {
     }
 
     /// Sends a request and waits for the head of the answer. `connect` is how long it may take to have a connection,
-    /// should one have to be made.
+    /// should one have to be made; `may_resend` is asked before a request that was not processed is sent again.
     ///
     /// # Errors
-    /// Why no answer came, as the outcome of the attempt.
-    pub(crate) async fn send(
+    /// Why no answer came, as the outcome of the attempt; or what `may_resend` says.
+    pub(crate) async fn send<E, Asked>(
         &self,
         request: Request<Pieces>,
         connect: Option<Duration>,
-    ) -> Result<Response<UpstreamBody>, Outcome> {
-        let host = request.uri().authority().cloned();
-        let host = host.ok_or(Outcome::Local(LocalFault::Internal))?;
+        may_resend: impl Fn() -> Asked,
+    ) -> Result<Result<Response<UpstreamBody>, Outcome>, E>
+    where
+        Asked: Future<Output = Result<bool, E>>,
+    {
+        let Some(host) = request.uri().authority().cloned() else {
+            return Ok(Err(Outcome::Local(LocalFault::Internal)));
+        };
         let seat = self.lanes.enter(host);
         let client = self.clients.get(seat.lane).unwrap_or(&self.fresh);
         // None of its pieces is copied.
         let again = request.clone();
         let mut sent = with_limit(connect, client.request(request)).await;
         for _ in 0..MAX_RESENDS {
-            match &sent {
-                Err(error) if fault::is_unprocessed(error) => {
-                    tracing::debug!(%error, "a request was not processed and is sent again");
-                    self.resends.inc();
-                    sent = with_limit(connect, self.fresh.request(again.clone())).await;
-                }
-                _ => break,
+            let is_unprocessed = sent.as_ref().is_err_and(fault::is_unprocessed);
+            if !is_unprocessed || !may_resend().await? {
+                break;
             }
+            tracing::debug!("a request was not processed and is sent again");
+            self.resends.inc();
+            sent = with_limit(connect, self.fresh.request(again.clone())).await;
         }
-        let (mut head, incoming) = sent
-            .map_err(|error| fault::outcome_of(&error))?
-            .into_parts();
-        let body = UpstreamBody::new(&mut head, incoming, seat);
-        Ok(Response::from_parts(head, body))
+        Ok(sent
+            .map(|response| {
+                let (mut head, incoming) = response.into_parts();
+                let body = UpstreamBody::new(&mut head, incoming, seat);
+                Response::from_parts(head, body)
+            })
+            .map_err(|error| fault::outcome_of(&error)))
     }
 }
 

@@ -16,7 +16,6 @@ use tidegate_core::routing::{
     self, AttemptsSoFar, Decision, DecisionTurns, Dispatch as Decided, Input, PermitPolicy,
     PriorAttempt, Rejection, View, WithFull,
 };
-use tidegate_core::settings::AttemptLimits;
 use tidegate_core::state::ProviderState;
 use tidegate_core::telemetry::Telemetry;
 use tidegate_core::time::Timestamp;
@@ -323,7 +322,7 @@ impl Local<'_> {
                     excluded: dispatch.excluded,
                     deadlines: Deadlines {
                         target: dispatch.timeout_ms.map(Duration::from_millis),
-                        ..deadlines(&self.snapshot.config)
+                        ..self.snapshot.config.settings.attempt_limits().into()
                     },
                     order: dispatch.order,
                     order_version: self.snapshot.config.version,
@@ -396,26 +395,5 @@ fn unavailable(message: &str) -> Rejection {
         attempted: 0,
         excluded: Vec::new(),
         lease: None,
-    }
-}
-
-fn deadlines(config: &Config) -> Deadlines {
-    let AttemptLimits {
-        connect_ms,
-        headers_ms,
-        readiness_ms,
-        idle_ms,
-        body_ms,
-        attempt_ms,
-    } = config.settings.attempt_limits();
-    let limit = |ms: u64| (ms > 0).then(|| Duration::from_millis(ms));
-    Deadlines {
-        connect: limit(connect_ms),
-        headers: limit(headers_ms),
-        readiness: limit(readiness_ms),
-        idle: limit(idle_ms),
-        body: limit(body_ms),
-        attempt: limit(attempt_ms),
-        target: None,
     }
 }

@@ -124,7 +124,7 @@ impl<C: ControlPort> Drive<C> {
     }
 
     /// What is left of the time of the request's combo (`routing.md` §5.5); none without a limit.
-    fn time_left(&self, elapsed_ms: u64) -> Option<Duration> {
+    pub(super) fn time_left(&self, elapsed_ms: u64) -> Option<Duration> {
         let snapshot = self.shared.control.snapshot()?;
         let so_far = AttemptsSoFar {
             elapsed_ms,

@@ -4,33 +4,72 @@
 //! **Until when.** From the first ready event until [`Holdback::is_over`] with a chunk, the end of the stream, or its
 //! failure. It is a chunk that ends it, not the time alone: of an upstream that falls silent nothing is shown before its
 //! next word, its idle time or its deadline. The headers wait as long (decision 53), so a client that leaves meanwhile
-//! has been sent nothing: everything is dropped, and no further request is made for it.
+//! has been sent nothing: everything is dropped, and no further request is made for it. One that would hear nothing for
+//! longer than heartbeats are apart is promised its stream ([`crate::early`]), as signs of life are no part of it.
 //!
 //! **What then.** A stream that breaks is opened again where it was ([`Again`]), under the permit that the request
 //! holds. The attempt that broke is reported as one that broke; what it sent is kept until the new stream is ready, and
-//! then dropped. Each attempt is held back anew. When none comes, the client gets what was held and the error of its
+//! then dropped. Each attempt is held back anew, and all of them together for the idle time and one attempt more at most;
+//! nothing is sent when the time of the request is up. When none comes, the client gets what was held and the error of its
 //! format, since that is more than nothing, and no other target is tried: a part of an answer is not what a further
 //! target could go on from.
+//!
+//! **An error event** is an answer of the upstream's own, and nothing of it has been seen: it is judged like one that
+//! comes first, and the request goes on to where it would go after that (decision 16).
 
-use http::HeaderMap;
+use std::time::Duration;
+
+use bytes::Bytes;
 use tidegate_core::outcome::{Outcome, StreamFault};
-use tidegate_core::stream::{Holdback, may_reopen};
+use tidegate_core::stream::Holdback;
 use tokio::time::Instant;
 
-use crate::again::{Again, Cleared};
+use crate::again::{Again, Underway};
 use crate::control_port::ControlPort;
 use crate::event_stream::{EventStream, Read};
 use crate::fence;
 use crate::metrics::Resent;
-use crate::observe::{self, Answered, Clock, Failure, Observed, within};
+use crate::observe::{Answered, Clock, Failure, Observed, embedded, within};
 use crate::passage::Passage;
 use crate::refusal::Refusal;
 use crate::sse::End as StreamEnd;
 
 use super::{Drive, End, Ready, Source};
 
+/// All attempts at a stream while it is held back, in ms since the first of them became ready.
+struct Hold {
+    began: Instant,
+    holdback: Holdback,
+}
+
+impl Hold {
+    fn begin(clock: &Clock) -> Self {
+        let limit_ms = clock.idle().map(millis);
+        Self {
+            began: Instant::now(),
+            holdback: Holdback::begin(0, limit_ms),
+        }
+    }
+
+    fn now_ms(&self) -> u64 {
+        millis(self.began.elapsed())
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Why a stream is not handed on.
+enum Unfit {
+    Broken(StreamFault),
+    /// An error event came.
+    Error(Bytes),
+}
+
 impl<C: ControlPort> Drive<C> {
-    /// Holds a stream back until its client may see it, or until it has failed for good.
+    /// Holds a stream back until its client may see it, or until it has failed for good. `None` when the request is to
+    /// be decided on anew.
     ///
     /// # Errors
     /// [`Refusal::Lease`] when its lease cuts it: the client has seen nothing.
@@ -39,12 +78,13 @@ impl<C: ControlPort> Drive<C> {
         mut ready: Box<Ready>,
         source: Option<Source>,
         again: &Again<C>,
-    ) -> Result<End, Refusal> {
-        let mut reopened = 0;
+    ) -> Result<Option<End>, Refusal> {
+        self.held.notify_one();
+        let mut hold = Hold::begin(&ready.clock);
         loop {
             let life = self.life.as_mut().ok_or(Refusal::Internal)?;
             let cut = life.cut();
-            let held = hold_back(&mut ready.stream, ready.clock, |passage| {
+            let held = hold_back(&mut ready.stream, ready.clock, &hold, |passage| {
                 life.uses(passage.tokens().into(), passage.written());
             });
             let held = match fence::until_cut(cut, held).await {
@@ -55,20 +95,27 @@ impl<C: ControlPort> Drive<C> {
                     return Err(error.into());
                 }
             };
-            let Err(fault) = held else {
-                return Ok(End::Stream(ready, source));
+            let Err(unfit) = held else {
+                return Ok(Some(End::Stream(ready, source)));
             };
             ready.stream.let_go();
             let passage = &ready.stream.passage;
             life.uses(passage.tokens().into(), passage.written());
+            let fault = match unfit {
+                Unfit::Broken(fault) => fault,
+                Unfit::Error(error) => {
+                    self.fails(embedded(&ready.headers, error))?;
+                    return Ok(None);
+                }
+            };
             life.breaks(Outcome::Stream(fault));
             life.lets_go();
-            match self.reopen(again, &mut reopened, fault).await? {
+            match self.reopen(again, &mut hold, fault).await? {
                 Some(Reopened::Stream(opened)) => ready = opened,
-                Some(Reopened::Whole(answer)) => return Ok(End::Whole(answer, source)),
+                Some(Reopened::Whole(answer)) => return Ok(Some(End::Whole(answer, source))),
                 None => {
                     ready.broken = Some(fault);
-                    return Ok(End::Stream(ready, source));
+                    return Ok(Some(End::Stream(ready, source)));
                 }
             }
         }
@@ -78,14 +125,22 @@ impl<C: ControlPort> Drive<C> {
     async fn reopen(
         &mut self,
         again: &Again<C>,
-        reopened: &mut u32,
+        hold: &mut Hold,
         fault: StreamFault,
     ) -> Result<Option<Reopened>, Refusal> {
-        let life = self.life.as_mut().ok_or(Refusal::Internal)?;
+        let metrics = &self.shared.metrics.recovery;
         let mut outcome = Outcome::Stream(fault);
-        while may_reopen(&outcome, *reopened) {
-            *reopened = reopened.saturating_add(1);
-            let cleared = match again.clear(&again.body).await {
+        while hold.holdback.may_reopen(&outcome) {
+            let life = self.life.as_ref().ok_or(Refusal::Internal)?;
+            let left = self.time_left(life.elapsed_ms());
+            if left.is_some_and(|left| left.is_zero()) {
+                metrics.reopens(Resent::Late);
+                break;
+            }
+            let until = left.and_then(|left| Instant::now().checked_add(left));
+            hold.holdback.reopens(hold.now_ms());
+            let life = self.life.as_mut().ok_or(Refusal::Internal)?;
+            let cleared = match again.clear(&again.body, until).await {
                 Ok(cleared) => cleared,
                 Err(denied) => {
                     tracing::info!(
@@ -93,32 +148,16 @@ impl<C: ControlPort> Drive<C> {
                         error = %denied,
                         "a stream that broke is not opened again"
                     );
-                    self.shared.metrics.recovery.reopens(denied.into());
+                    metrics.reopens(denied.into());
                     break;
                 }
             };
-            let Cleared {
-                dispatch,
-                running,
-                leased,
-                request,
-                reading,
+            let Underway {
                 clock,
-            } = cleared;
-            tracing::info!(
-                request_id = life.request_id,
-                attempt = %dispatch.attempt.id,
-                connection = %dispatch.attempt.connection,
-                after = ?outcome,
-                "a stream that broke is opened again"
-            );
-            life.sends_again(dispatch, running, leased);
-            let cut = life.cut();
-            let sees = |status, headers: &HeaderMap| drop(life.sees(status, headers));
-            let upstream = &self.shared.upstream;
-            let max_bytes = self.max_answer_bytes;
-            let attempt = observe::attempt(upstream, request, reading, clock, max_bytes, sees);
-            let opened = match fence::until_cut(cut, attempt).await? {
+                cut,
+                observed,
+            } = cleared.send(life, self.max_answer_bytes);
+            let opened = match fence::until_cut(cut, observed).await? {
                 Observed::Stream(status, headers, stream) => Reopened::Stream(Box::new(Ready {
                     status,
                     headers,
@@ -130,13 +169,14 @@ impl<C: ControlPort> Drive<C> {
                 Observed::Failed(Failure {
                     outcome: failed, ..
                 }) => {
-                    self.shared.metrics.recovery.reopens(Resent::Failed);
+                    metrics.reopens(Resent::Failed);
                     life.fails_again(failed.clone());
                     outcome = failed;
                     continue;
                 }
             };
-            self.shared.metrics.recovery.reopens(Resent::Ready);
+            metrics.reopens(Resent::Ready);
+            hold.holdback.is_ready(hold.now_ms());
             life.succeeds();
             life.takes_over();
             if let Reopened::Whole(answer) = &opened {
@@ -144,7 +184,9 @@ impl<C: ControlPort> Drive<C> {
             }
             return Ok(Some(opened));
         }
-        life.falls_back();
+        if let Some(life) = &mut self.life {
+            life.falls_back();
+        }
         Ok(None)
     }
 }
@@ -157,31 +199,29 @@ enum Reopened {
 }
 
 /// Reads on until the client may see what there is. `sees` is told what is here, since a client may leave meanwhile.
-///
-/// # Errors
-/// How the stream broke before.
 async fn hold_back(
     stream: &mut EventStream,
     clock: Clock,
+    hold: &Hold,
     mut sees: impl FnMut(&Passage),
-) -> Result<(), StreamFault> {
-    let began = Instant::now();
-    let holdback = Holdback::begin(0);
+) -> Result<(), Unfit> {
     loop {
         sees(&stream.passage);
-        let elapsed_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        if let Some(error) = stream.passage.take_error() {
+            return Err(Unfit::Error(error));
+        }
         let is_complete = stream.passage.end() == StreamEnd::Closed;
-        if is_complete || holdback.is_over(stream.held_bytes(), elapsed_ms) {
+        if is_complete || (hold.holdback).is_over(stream.held_bytes(), hold.now_ms()) {
             return Ok(());
         }
         let (by, late) = clock.useful_by(stream.progress);
         match within(by, stream.read()).await {
             Ok(Read::Taken) => {}
-            Ok(Read::TooSlow) => return Err(StreamFault::ThroughputTooLow),
+            Ok(Read::TooSlow) => return Err(Unfit::Broken(StreamFault::ThroughputTooLow)),
             // What lacks only its last event is not asked for once more.
             Ok(Read::Ended) if stream.passage.end() > StreamEnd::Open => return Ok(()),
-            Ok(Read::Ended | Read::Broken) => return Err(StreamFault::Truncated),
-            Err(_elapsed) => return Err(late),
+            Ok(Read::Ended | Read::Broken) => return Err(Unfit::Broken(StreamFault::Truncated)),
+            Err(_elapsed) => return Err(Unfit::Broken(late)),
         }
     }
 }

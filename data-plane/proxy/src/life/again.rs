@@ -72,7 +72,7 @@ impl<C: ControlPort> Life<C> {
             let paced = std::mem::replace(&mut new.running, Running::uncounted());
             new.running = running.and_then(move || drop(paced));
         }
-        self.record_usage(*in_flight);
+        self.record_usage(&in_flight);
     }
 
     /// Nothing came in place of the attempt set aside: it is the one that the client sees.
@@ -85,7 +85,7 @@ impl<C: ControlPort> Life<C> {
     /// The request ends while another attempt is under way in place of one.
     pub(super) fn close_set_aside(&mut self) {
         if let Some(in_flight) = self.set_aside.take() {
-            self.record_usage(*in_flight);
+            self.record_usage(&in_flight);
         }
     }
 }

@@ -72,7 +72,7 @@ impl<C: ControlPort> Life<C> {
         let is_cut = in_flight.is_cut();
         in_flight.lets_go(&self.shared.control);
         if in_flight.ready {
-            self.record_usage(*in_flight);
+            self.record_usage(&in_flight);
             return;
         }
         let attempt = in_flight.dispatch.attempt;

@@ -48,7 +48,7 @@ impl<C: ControlPort> Life<C> {
     }
 
     /// An attempt that gave an answer has ended.
-    pub(super) fn record_usage(&mut self, in_flight: InFlight) {
+    pub(super) fn record_usage(&mut self, in_flight: &InFlight) {
         if !self.endpoint.uses_tokens() {
             return;
         }
@@ -59,13 +59,13 @@ impl<C: ControlPort> Life<C> {
         let tokens = TokenUsage::of(in_flight.told, measured);
         self.usage = Some(self.usage.map_or(tokens, |before| before.plus(tokens)));
         self.shared.metrics.tokens.count(tokens);
-        let attempt = in_flight.dispatch.attempt;
+        let attempt = &in_flight.dispatch.attempt;
         self.shared.control.record_usage(UsageRecord {
             attempt: attempt.id,
             at: self.shared.control.now(),
-            provider: attempt.provider,
-            connection: attempt.connection,
-            model: attempt.model,
+            provider: attempt.provider.clone(),
+            connection: attempt.connection.clone(),
+            model: attempt.model.clone(),
             key: self.facts.key.as_ref().map(|key| key.id.clone()),
             tokens,
         });

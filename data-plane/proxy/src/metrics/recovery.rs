@@ -24,6 +24,8 @@ pub(crate) enum Resent {
     Ready,
     /// It failed as well.
     Failed,
+    /// It was not sent: the time of the request is up.
+    Late,
     /// It was not sent: the retry budget is spent.
     Budget,
     /// It was not sent: the configuration has changed.
@@ -37,6 +39,7 @@ pub(crate) enum Resent {
 label_words!(Resent {
     Ready => "ready",
     Failed => "failed",
+    Late => "late",
     Budget => "budget",
     Configuration => "configuration",
     Pace => "pace",

@@ -27,12 +27,18 @@ impl ReplyBody {
     }
 
     /// A whole body that is let go, where that is worth the trouble, when nothing of it was asked for during
-    /// `stall_time`.
+    /// `stall_time`. Its client is then told `last_words`, if it was told of no length before.
     #[must_use]
-    pub(crate) fn kept_for(self, stall_time: Duration, tasks: &TaskTracker) -> Self {
+    pub(crate) fn kept_for(
+        self,
+        stall_time: Duration,
+        last_words: Bytes,
+        tasks: &TaskTracker,
+    ) -> Self {
         match self {
             Self::Whole(Some(bytes)) if KeptBody::is_for(&bytes) => {
-                Self::Stream(Box::pin(KeptBody::new(bytes, tasks, stall_time)))
+                let kept = KeptBody::new(bytes, last_words, tasks, stall_time);
+                Self::Stream(Box::pin(kept))
             }
             other => other,
         }

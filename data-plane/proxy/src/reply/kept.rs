@@ -3,7 +3,7 @@
 //! Over HTTP/1.1 a client that does not read loses its connection. Over HTTP/2 it can leave one stream's window shut and
 //! be well otherwise, so that its answer would be held for as long as it likes. So an answer that is worth the trouble
 //! leaves in pieces, each when there is room for it, and what is left of it is let go when nothing was asked for during
-//! the stall time. The client then sees a body that is too short.
+//! the stall time. The client then sees a body that is too short; or, where its head told of no length, last words of ours.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -31,6 +31,8 @@ pub(super) struct KeptBody {
 #[derive(Debug)]
 struct Kept {
     rest: Bytes,
+    /// What is said instead of a rest that was let go.
+    last_words: Bytes,
     /// How often the client's connection asked.
     polls: u64,
 }
@@ -42,9 +44,15 @@ impl KeptBody {
     }
 
     /// Starts the watch, too. The rest is let go after one to two times `stall_time` without being asked for.
-    pub(super) fn new(bytes: Bytes, tasks: &TaskTracker, stall_time: Duration) -> Self {
+    pub(super) fn new(
+        bytes: Bytes,
+        last_words: Bytes,
+        tasks: &TaskTracker,
+        stall_time: Duration,
+    ) -> Self {
         let kept = Arc::new(Mutex::new(Kept {
             rest: bytes,
+            last_words,
             polls: 0,
         }));
         let over = CancellationToken::new();
@@ -68,7 +76,7 @@ async fn watch(kept: Weak<Mutex<Kept>>, over: CancellationToken, stall_time: Dur
         };
         let mut kept = kept.lock();
         if kept.polls == seen {
-            kept.rest = Bytes::new();
+            kept.rest = std::mem::take(&mut kept.last_words);
             return;
         }
         seen = kept.polls;
@@ -109,7 +117,12 @@ mod tests {
     const STALL: Duration = Duration::from_secs(10);
 
     fn kept(length: usize) -> KeptBody {
-        KeptBody::new(Bytes::from(vec![b'x'; length]), &TaskTracker::new(), STALL)
+        kept_with(length, Bytes::new())
+    }
+
+    fn kept_with(length: usize, last_words: Bytes) -> KeptBody {
+        let bytes = Bytes::from(vec![b'x'; length]);
+        KeptBody::new(bytes, last_words, &TaskTracker::new(), STALL)
     }
 
     #[tokio::test(start_paused = true)]
@@ -135,9 +148,18 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn what_is_let_go_may_leave_a_word() {
+        let mut body = kept_with(3 * PIECE_BYTES, Bytes::from_static(b"gone"));
+        assert!(body.frame().await.is_some());
+        tokio::time::sleep(STALL * 2 + Duration::from_secs(1)).await;
+        let rest = body.collect().await.unwrap().to_bytes();
+        assert_eq!(rest, "gone");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn the_watch_ends_with_the_body() {
         let tasks = TaskTracker::new();
-        let body = KeptBody::new(Bytes::from_static(b"x"), &tasks, STALL);
+        let body = KeptBody::new(Bytes::from_static(b"x"), Bytes::new(), &tasks, STALL);
         tasks.close();
         drop(body);
         tokio::time::timeout(Duration::from_millis(1), tasks.wait())

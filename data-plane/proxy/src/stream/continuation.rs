@@ -34,11 +34,11 @@ use tidegate_core::stream::{Joined, Turn, join, may_reopen};
 use super::chunk::Shape;
 use super::flow::Flow;
 use super::stop::Stop;
-use crate::again::{Again, Cleared, Denied};
+use crate::again::{Again, Cleared, Denied, Underway};
 use crate::control_port::ControlPort;
 use crate::event_stream::Read;
 use crate::metrics::Continued;
-use crate::observe::{self, Failure, Observed};
+use crate::observe::{Failure, Observed};
 use crate::sse::End;
 
 type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -145,7 +145,9 @@ impl<C: ControlPort> Flow<C> {
         };
         continuation.continued = continuation.continued.saturating_add(1);
         let again = Arc::clone(&continuation.again);
-        continuation.step = Step::Clearing(Box::pin(async move { again.clear(&body).await }));
+        // Its client has an answer, to which the time of a request does not apply.
+        let clearing = async move { again.clear(&body, None).await };
+        continuation.step = Step::Clearing(Box::pin(clearing));
     }
 
     /// Moves a continuation on that has no stream yet.
@@ -157,37 +159,19 @@ impl<C: ControlPort> Flow<C> {
         match &mut continuation.step {
             Step::Clearing(clearing) => match ready!(clearing.as_mut().poll(context)) {
                 Ok(cleared) => {
-                    let Cleared {
-                        dispatch,
-                        running,
-                        leased,
-                        request,
-                        reading,
-                        clock,
-                    } = cleared;
-                    if !reading.continues {
+                    if !cleared.reading.continues {
                         // Switched off since.
                         metrics.continues(Continued::Unusable);
                         self.gives_up();
                         return Poll::Ready(());
                     }
-                    tracing::info!(
-                        request_id = life.request_id,
-                        attempt = %dispatch.attempt.id,
-                        connection = %dispatch.attempt.connection,
-                        after = ?continuation.why,
-                        "a turn is continued"
-                    );
-                    life.sends_again(dispatch, running, leased);
+                    let max_bytes = continuation.again.shared.limits.max_answer_bytes;
+                    let Underway {
+                        clock, observed, ..
+                    } = cleared.send(life, max_bytes);
                     self.clock = clock;
                     self.changes.notify_one();
-                    let (shared, sees) =
-                        (Arc::clone(&continuation.again.shared), life.sees_apart());
-                    continuation.step = Step::Opening(Box::pin(async move {
-                        let max_bytes = shared.limits.max_answer_bytes;
-                        observe::attempt(&shared.upstream, request, reading, clock, max_bytes, sees)
-                            .await
-                    }));
+                    continuation.step = Step::Opening(observed);
                 }
                 Err(denied) => {
                     tracing::info!(

@@ -12,6 +12,9 @@ use crate::sse::End;
 /// So much of an error event is reported; at most four times as many bytes.
 const MAX_ERROR_CHARACTERS: usize = tidegate_core::outcome::MAX_BODY_BYTES / 4;
 
+/// Code and message for a client that took nothing.
+pub(crate) const STALLED: (&str, &str) = ("client_stalled", "the client did not read in time");
+
 /// Why a stream is ended by us.
 #[derive(Clone, Copy)]
 pub(super) enum Stop {
@@ -29,7 +32,7 @@ impl Stop {
             Self::Fault(fault) => fault.code(),
             Self::Drained => "shutting_down",
             Self::LeaseOver => LeaseError::FenceStale.code(),
-            Self::Stalled => "client_stalled",
+            Self::Stalled => STALLED.0,
         }
     }
 
@@ -43,7 +46,7 @@ impl Stop {
             ) => "the upstream's stream broke off",
             Self::Drained => "the service is shutting down",
             Self::LeaseOver => "the lease is not the current one",
-            Self::Stalled => "the client did not read in time",
+            Self::Stalled => STALLED.1,
         }
     }
 }

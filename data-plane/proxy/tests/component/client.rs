@@ -62,9 +62,14 @@ impl Client {
 
     /// The same over HTTP/2, with a window of 1 KiB.
     pub(crate) fn with_small_window(&self) -> Self {
+        self.with_window(1_024)
+    }
+
+    /// The same over HTTP/2, with so many bytes of an answer that may come before anything of it is read.
+    pub(crate) fn with_window(&self, bytes: u32) -> Self {
         let client = HyperClient::builder(TokioExecutor::new())
             .http2_only(true)
-            .http2_initial_stream_window_size(1_024)
+            .http2_initial_stream_window_size(bytes)
             .build_http();
         Self {
             client,

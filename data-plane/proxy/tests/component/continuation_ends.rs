@@ -4,28 +4,36 @@ use std::time::Duration;
 
 use http_body_util::BodyExt as _;
 use rstest::rstest;
+use serde_json::json;
 use tidegate_core::lease::LeaseError;
 use tidegate_core::outcome::{LocalFault, Outcome, StreamFault};
-use tidegate_plane_client::Deadlines;
 
-use crate::bench::{Options, chat};
+use crate::bench::{Bench, Options, chat};
 use crate::continuation::{DONE, FOX, breaks_after, continuations, continuing};
 use crate::scripted::{
-    CHAT, Frozen, Scripted, TRUNCATED, code, ended_once, leased_post, post, role, settles, stop,
-    text, told, until,
+    CHAT, Call, Frozen, Scripted, TRUNCATED, code, ended_once, leased_post, post, role, settles,
+    stop, text, told, until,
 };
+
+fn leased() -> Options {
+    Options {
+        leases: true,
+        ..continuing()
+    }
+}
+
+/// A stream broke after its client had seen [`FOX`]: the request for the rest.
+async fn asked_for_the_rest(one: &Scripted, bench: &Bench) -> Call {
+    breaks_after(one, bench, &[role(), text(FOX)]).await;
+    one.call().await
+}
 
 #[tokio::test]
 async fn a_continuation_passes_the_fence() {
-    let (one, bench) = Scripted::bench(Options {
-        leases: true,
-        ..continuing()
-    })
-    .await;
+    let (one, bench) = Scripted::bench(leased()).await;
     let _time = Frozen::time();
     let upstream = async {
-        breaks_after(&one, &bench, &[role(), text(FOX)]).await;
-        let again = one.call().await;
+        let again = asked_for_the_rest(&one, &bench).await;
         assert_eq!(bench.control.leases.fences(), 2);
         assert_eq!(bench.control.leases.running(), 1);
         again
@@ -42,11 +50,7 @@ async fn a_continuation_passes_the_fence() {
 
 #[tokio::test]
 async fn a_lease_that_is_over_continues_nothing() {
-    let (one, bench) = Scripted::bench(Options {
-        leases: true,
-        ..continuing()
-    })
-    .await;
+    let (one, bench) = Scripted::bench(leased()).await;
     let _time = Frozen::time();
     let upstream = async {
         let call = one.call().await.streams(&[role(), text(FOX)]).await;
@@ -67,15 +71,10 @@ async fn a_lease_that_is_over_continues_nothing() {
 #[case::within_its_stream(true)]
 #[tokio::test]
 async fn a_lease_that_ends_cuts_a_continuation(#[case] streams: bool) {
-    let (one, bench) = Scripted::bench(Options {
-        leases: true,
-        ..continuing()
-    })
-    .await;
+    let (one, bench) = Scripted::bench(leased()).await;
     let _time = Frozen::time();
     let upstream = async {
-        breaks_after(&one, &bench, &[role(), text(FOX)]).await;
-        let mut again = one.call().await;
+        let mut again = asked_for_the_rest(&one, &bench).await;
         if streams {
             again = again.streams(&[text("brown fox jumps")]).await;
             until("its first event", || bench.control.outcomes().len() == 3).await;
@@ -103,7 +102,7 @@ async fn a_client_that_leaves_ends_a_continuation() {
     let breaks = breaks_after(&one, &bench, &begun);
     let (response, _asked) = tokio::join!(bench.client.open_post(CHAT, &body), breaks);
     let mut reading = response.into_body();
-    let upstream = async { one.call().await };
+    let upstream = one.call();
     let read = async {
         while let Some(frame) = reading.frame().await {
             frame.unwrap();
@@ -128,12 +127,11 @@ async fn the_end_of_a_drain_ends_a_continuation() {
     let (one, bench) = Scripted::bench(continuing()).await;
     let time = Frozen::time();
     let upstream = async {
-        breaks_after(&one, &bench, &[role(), text(FOX)]).await;
-        let again = one.call().await;
+        let again = asked_for_the_rest(&one, &bench).await;
         let draining = bench.proxy.drain(Duration::from_millis(100));
         let passes = async {
             settles().await;
-            time.passes(100).await;
+            time.runs_out(100).await;
             again.until_let_go().await;
         };
         tokio::join!(draining, passes);
@@ -156,12 +154,11 @@ async fn the_end_of_a_drain_ends_a_continuation() {
 #[tokio::test]
 async fn a_continuation_has_limits_of_its_own(#[case] at_ms: u64, #[case] fault: StreamFault) {
     let (one, bench) = Scripted::bench(Options {
-        deadlines: Deadlines {
-            idle: Some(Duration::from_secs(2)),
-            attempt: Some(Duration::from_secs(3)),
-            ..Deadlines::default()
-        },
-        ..continuing()
+        settings: json!({
+            "streamRecovery": {"continueMidStream": true, "attemptDeadlineMs": 3_000},
+            "streams": {"idleTimeoutMs": 2_000},
+        }),
+        ..Options::default()
     })
     .await;
     let time = Frozen::time();
@@ -182,7 +179,7 @@ async fn a_continuation_has_limits_of_its_own(#[case] at_ms: u64, #[case] fault:
         time.passes(at_ms - passed - 1).await;
         settles().await;
         assert_eq!(bench.control.outcomes().len(), 3);
-        time.passes(1).await;
+        time.runs_out(1).await;
         again.until_let_go().await;
         if fault == StreamFault::IdleTimeout {
             one.call()

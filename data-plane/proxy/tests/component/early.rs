@@ -304,3 +304,56 @@ async fn a_client_that_opens_no_window_holds_nothing_up() {
     assert_eq!(ending, Some(Ending::Aborted));
     drop(response);
 }
+
+/// An answer in one piece, much longer than any window, as the provider makes it for who asks for no stream.
+async fn long_answer(bench: &Bench) -> (Gate, Mode) {
+    bench.one.set_reply(tidegate_fake_upstream::Reply {
+        chunks: 40,
+        chunk_bytes: 8_192,
+        ..Default::default()
+    });
+    let whole = bench.client.post(CHAT, &chat("one/m", false)).await.text();
+    assert!(whole.len() > 40 * 8_192);
+    held(Mode::status_with_body(200, whole))
+}
+
+/// Else it would be kept for as long as the client likes.
+#[tokio::test]
+async fn a_whole_answer_that_nobody_asks_for_is_not_kept() {
+    let mut options = patient_for(50);
+    options.limits.stall_time = Duration::from_millis(100);
+    let bench = Bench::start_with(options).await;
+    let (gate, slow) = long_answer(&bench).await;
+    bench.one.set_default(slow);
+    let client = bench.client.with_window(0);
+    let response = client.open_post(CHAT, &body("one/m")).await;
+    gate.open();
+    let end = "tidegate_dp_early_keepalives_total{end=\"whole\"}";
+    for _ in 0..1_000 {
+        if bench.metric(end).await > 0.5 {
+            drop(response);
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("nobody asked for the answer, and nobody made one of it");
+}
+
+/// It is no good end of a stream.
+#[tokio::test]
+async fn an_answer_that_is_let_go_ends_with_an_error() {
+    let mut options = patient_for(50);
+    options.limits.stall_time = Duration::from_millis(100);
+    let bench = Bench::start_with(options).await;
+    let (gate, slow) = long_answer(&bench).await;
+    bench.one.set_default(slow);
+    let client = bench.client.with_small_window();
+    let response = client.open_post(CHAT, &body("one/m")).await;
+    gate.open();
+    // Longer than twice the stall time: the watch looks as often.
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    let text = read(response).await.text();
+    let last = text.trim_end().rsplit("\n\n").next().unwrap();
+    assert!(last.contains("client_stalled"), "{last}");
+    assert!(!text.contains("[DONE]"));
+}

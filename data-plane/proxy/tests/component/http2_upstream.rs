@@ -27,7 +27,7 @@ use crate::client::read;
 use crate::tls_upstream::{Act, EVENT, TlsUpstream, certificate};
 
 const CHAT: &str = "/v1/chat/completions";
-const RESENDS: &str = "tidegate_dp_upstream_resends_total";
+pub(crate) const RESENDS: &str = "tidegate_dp_upstream_resends_total";
 
 async fn bench_with(upstream: &TlsUpstream) -> Bench {
     Bench::start_with(Options {
@@ -50,7 +50,7 @@ async fn upstream(acts: &[Act]) -> TlsUpstream {
     .await
 }
 
-async fn until_released(bench: &Bench, count: usize) {
+pub(crate) async fn until_released(bench: &Bench, count: usize) {
     bench
         .until("the permits to be given back", |bench| {
             bench.control.heard().released.len() == count

@@ -37,6 +37,8 @@ mod framing;
 #[cfg(test)]
 mod heartbeats;
 #[cfg(test)]
+mod holding;
+#[cfg(test)]
 mod http2_upstream;
 #[cfg(test)]
 mod lease_requests;
@@ -62,6 +64,8 @@ mod recovery_ends;
 mod relay;
 #[cfg(test)]
 mod repetitions;
+#[cfg(test)]
+mod resends;
 #[cfg(test)]
 mod scripted;
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use rstest::rstest;
+use serde_json::json;
 use tidegate_core::lease::LeaseError;
 use tidegate_core::outcome::{LocalFault, Outcome, StreamFault};
 use tidegate_plane_client::Deadlines;
@@ -147,7 +148,7 @@ async fn the_end_of_a_drain_ends_what_is_held() {
         let draining = bench.proxy.drain(Duration::from_millis(100));
         let passes = async {
             settles().await;
-            time.passes(100).await;
+            time.runs_out(100).await;
             call.until_let_go().await;
         };
         tokio::join!(draining, passes);
@@ -166,17 +167,20 @@ async fn silence_while_a_stream_is_held_opens_it_again_and_its_deadline_ends_it(
     let (one, bench) = Scripted::bench(Options {
         deadlines: Deadlines {
             idle: Some(Duration::from_secs(5)),
-            attempt: Some(Duration::from_secs(8)),
             ..Deadlines::default()
         },
-        ..held()
+        settings: json!({
+            "streamRecovery": {"enabled": true, "attemptDeadlineMs": 8_000},
+            "streams": {"idleTimeoutMs": 5_000},
+        }),
+        ..Options::default()
     })
     .await;
     let time = Frozen::time();
     let upstream = async {
         let silent = one.call().await.streams(&[role()]).await;
         settles().await;
-        time.passes(5_000).await;
+        time.runs_out(5_000).await;
         silent.until_let_go().await;
         // Its clock is its own.
         let mut late = one.call().await.streams(&[role()]).await;
@@ -188,7 +192,7 @@ async fn silence_while_a_stream_is_held_opens_it_again_and_its_deadline_ends_it(
         settles().await;
         late.sends(&text(" too")).await;
         settles().await;
-        time.passes(1).await;
+        time.runs_out(1).await;
         late.until_let_go().await;
     };
     let (reply, ()) = tokio::join!(post(&bench), upstream);

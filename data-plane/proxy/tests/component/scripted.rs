@@ -41,6 +41,11 @@ impl Frozen {
     pub(crate) async fn passes(&self, ms: u64) {
         tokio::time::advance(Duration::from_millis(ms)).await;
     }
+
+    /// Lets time pass until a timer of so many ms that began now has run out: it does so with the next whole ms.
+    pub(crate) async fn runs_out(&self, ms: u64) {
+        self.passes(ms.saturating_add(1)).await;
+    }
 }
 
 /// The provider `one` of a bench.

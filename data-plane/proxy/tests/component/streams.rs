@@ -198,7 +198,7 @@ async fn vector_sessions_53_heartbeats_are_no_progress() {
             call.sends(&ping()).await;
             settles().await;
         }
-        time.passes(1_000).await;
+        time.runs_out(1_000).await;
         call.until_let_go().await;
     };
     let body = chat("one/m", true);
@@ -225,7 +225,7 @@ async fn vector_sessions_54_the_deadline_ends_what_is_healthy() {
             settles().await;
         }
         assert_eq!(bench.control.outcomes(), [Outcome::Success]);
-        time.passes(1).await;
+        time.runs_out(1).await;
         call.until_let_go().await;
     };
     let body = chat("one/m", true);
@@ -260,7 +260,7 @@ async fn vector_sessions_55_heartbeats_alone_are_no_answer(
             call.ends().await;
         } else {
             assert_eq!(bench.control.outcomes(), []);
-            time.passes(1).await;
+            time.runs_out(1).await;
             call.until_let_go().await;
         }
     };

@@ -131,10 +131,8 @@ pub(crate) async fn keep<C: ControlPort>(
     let task = {
         let shared = Arc::clone(shared);
         async move {
-            let answer = match answering.await {
-                Some(answer) => answer,
-                None => refused(&shared, endpoint, &Refusal::ShuttingDown),
-            };
+            let drained = || refused(&shared, endpoint, &Refusal::ShuttingDown);
+            let answer = answering.await.unwrap_or_else(drained);
             keep_promise(&shared, &promise, answer)
         }
     };
@@ -183,10 +181,7 @@ fn keep_promise<C: ControlPort>(
         }
         ReplyBody::Whole(whole) => whole.unwrap_or_default(),
     };
-    let stream = if !head.status.is_success() {
-        count(shared, EarlyEnd::Error);
-        in_band_answer(dialect, head.status, &head.headers, &whole)
-    } else {
+    let stream = if head.status.is_success() {
         count(shared, EarlyEnd::Whole);
         if is_event_stream(&head.headers) {
             whole
@@ -194,6 +189,9 @@ fn keep_promise<C: ControlPort>(
             let stream = plan::one_chunk(promise.endpoint, &promise.body, &whole);
             stream.unwrap_or_else(|| as_event(&whole))
         }
+    } else {
+        count(shared, EarlyEnd::Error);
+        in_band_answer(dialect, head.status, &head.headers, &whole)
     };
     let (code, message) = STALLED;
     let said = in_band(dialect, code, message, None);

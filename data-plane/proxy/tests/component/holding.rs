@@ -89,6 +89,7 @@ async fn a_reopen_has_the_limits_of_its_own_time() {
         settles().await;
         assert_eq!(bench.control.outcomes().len(), 3);
         time.runs_out(1).await;
+        until("its end", || bench.control.outcomes().len() == 4).await;
         silent.until_let_go().await;
         one.call().await.streams(&[stop()]).await.ends().await;
     };
@@ -139,6 +140,7 @@ async fn a_reopen_ends_with_the_time_of_the_request() {
         settles().await;
         assert_eq!(bench.control.outcomes().len(), 2);
         time.runs_out(1).await;
+        until("its end", || bench.control.outcomes().len() == 3).await;
         again.until_let_go().await;
         one.is_left_alone().await;
     };

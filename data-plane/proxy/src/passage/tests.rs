@@ -266,3 +266,16 @@ fn a_chunk_passes_with_few_allocations(#[case] dialect: Dialect, #[case] data: &
         info.count_total
     );
 }
+
+/// An event that comes byte by byte leaves in as many pieces as its size is worth.
+#[test]
+fn single_bytes_of_an_event_are_put_together() {
+    let mut passage = Passage::new(Dialect::Chat);
+    let event = format!("data: {}\n\n", "x".repeat(100_000));
+    for byte in event.bytes() {
+        passage.take(Bytes::copy_from_slice(&[byte]));
+    }
+    let pieces: Vec<_> = std::iter::from_fn(|| passage.next()).collect();
+    assert_eq!(pieces.concat(), event.as_bytes());
+    assert!(pieces.len() <= 4, "{} pieces", pieces.len());
+}

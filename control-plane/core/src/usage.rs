@@ -12,8 +12,7 @@
 //!
 //! **Lost data planes.** A data plane tells of answers that are under way, and again and again that it lives, all in the
 //! durable store, so that it is one fact for the whole fleet. One that is silent for too long is lost. Silence proves
-//! nothing while nobody could listen, so whoever looks must have had the durable store for just as long
-//! ([`SilenceWatch`]).
+//! nothing while nobody could listen, so whoever looks must have had the durable store meanwhile ([`SilenceWatch`]).
 
 use crate::ids::{AttemptId, ConnectionId, KeyId, ModelId, ProviderId};
 use crate::time::Timestamp;
@@ -173,42 +172,79 @@ pub struct OpenAttempt {
     pub key: Option<KeyId>,
 }
 
-/// Since when the silence of data planes has been listened to, by any clock that never runs back.
+/// Longest time from one word of a data plane with answers under way to its next, in ms.
+pub const HEARD_EVERY_MS: u64 = 10_000;
+/// So often a data plane is asked to speak in the time after which its silence is taken for its end.
+const TIMES_HEARD: u64 = 6;
+/// Shortest silence that may be taken for an end, in ms: a data plane that was told [`HEARD_EVERY_MS`] by another replica,
+/// looks a second late, and whose first two calls hang for 2 s each, is still heard before.
+pub const MIN_SILENCE_MS: u64 = HEARD_EVERY_MS + 5_000;
+
+/// Within what time a data plane must be heard again where a silence of so long is taken for its end, in ms.
+#[must_use]
+pub fn again_within_ms(silence_ms: u64) -> u64 {
+    (silence_ms / TIMES_HEARD).min(HEARD_EVERY_MS)
+}
+
+/// How well the silence of data planes has been listened to, by any clock that never runs back.
 ///
-/// Transitions: deaf -> listening (the durable store answers), listening -> deaf (it does not).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Time in which the durable store answered adds up, as far as the limit; time in which it did not, or in which this
+/// process stood still, is taken off again. Silence proves an end while all of the limit has been listened to. So a moment
+/// of deafness costs as long a moment, never a whole limit; and of the limit before a proof at least half was listened to,
+/// in which a data plane had to speak several times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SilenceWatch {
-    since_ms: Option<u64>,
-    /// When the durable store answered last.
-    answered_ms: u64,
+    limit_ms: u64,
+    every_ms: u64,
+    /// Listened so long, up to when the durable store answered last.
+    heard_ms: u64,
+    answered_ms: Option<u64>,
+    /// It failed to since.
+    failed: bool,
 }
 
 impl SilenceWatch {
-    /// The durable store answered.
-    pub fn answered(&mut self, now_ms: u64) {
-        self.since_ms.get_or_insert(now_ms);
-        self.answered_ms = now_ms;
-    }
-
-    /// So long nobody was listened to. More than twice the time between two looks means that this process stood still, and
-    /// heard nobody either.
-    pub fn looks(&mut self, every_ms: u64, now_ms: u64) {
-        let silent_ms = now_ms.saturating_sub(self.answered_ms);
-        if self.since_ms.is_some() && silent_ms > every_ms.saturating_mul(2) {
-            self.failed();
+    /// Deaf until the durable store answers. A silence of `limit_ms` is an end, and there is a look every `every_ms`.
+    #[must_use]
+    pub fn new(limit_ms: u64, every_ms: u64) -> Self {
+        Self {
+            limit_ms,
+            every_ms,
+            heard_ms: 0,
+            answered_ms: None,
+            failed: false,
         }
     }
 
-    /// It did not, so nobody may have been able to say anything.
-    pub fn failed(&mut self) {
-        self.since_ms = None;
+    /// The durable store answered.
+    pub fn answered(&mut self, now_ms: u64) {
+        self.heard_ms = self.listened_ms(now_ms);
+        self.answered_ms = Some(now_ms);
+        self.failed = false;
     }
 
-    /// A data plane that was silent for `silence_ms` up to now had all that time to speak.
+    /// It did not, so nobody may have been able to say anything since it last did.
+    pub fn failed(&mut self) {
+        self.failed = true;
+    }
+
+    /// A data plane that was silent for the limit up to now had the time to speak.
     #[must_use]
-    pub fn proves(&self, silence_ms: u64, now_ms: u64) -> bool {
-        self.since_ms
-            .is_some_and(|since_ms| since_ms.saturating_add(silence_ms) <= now_ms)
+    pub fn proves(&self, now_ms: u64) -> bool {
+        !self.failed && self.answered_ms.is_some() && self.listened_ms(now_ms) >= self.limit_ms
+    }
+
+    /// With the time since the last answer. More than twice the time between two looks means that this process stood
+    /// still, and heard nobody either.
+    fn listened_ms(&self, now_ms: u64) -> u64 {
+        let since_ms = self
+            .answered_ms
+            .map_or(0, |answered_ms| now_ms.saturating_sub(answered_ms));
+        if self.failed || since_ms > self.every_ms.saturating_mul(2) {
+            self.heard_ms.saturating_sub(since_ms)
+        } else {
+            self.heard_ms.saturating_add(since_ms).min(self.limit_ms)
+        }
     }
 }
 
@@ -292,33 +328,80 @@ mod tests {
         }
     }
 
+    /// Looks every 10 s of which one is as each letter says (`.` the store answers, `x` it does not), and when silence of
+    /// 60 s first proves an end, if it does.
+    #[rstest]
+    #[case::from_the_start(".......", Some(60))]
+    #[case::not_before_it_answers("xxx.......", Some(90))]
+    #[case::one_slow_look_costs_its_own_time("...x.......", Some(100))]
+    #[case::half_of_it_failed(".x.x.x.x.x.x.x.x.x.x.x", None)]
+    #[case::for_longer_than_the_limit("...xxxxxxx......", None)]
+    fn silence_proves_an_end_when_the_limit_was_listened_to(
+        #[case] looks: &str,
+        #[case] proves: Option<u64>,
+    ) {
+        let mut watch = SilenceWatch::new(60_000, 10_000);
+        let mut first = None;
+        for (second, look) in (0_u64..).step_by(10).zip(looks.chars()) {
+            let now_ms = 1_000 * second;
+            if look == 'x' {
+                watch.failed();
+            } else {
+                if watch.proves(now_ms) {
+                    first = first.or(Some(second));
+                }
+                watch.answered(now_ms);
+            }
+        }
+        assert_eq!(first, proves);
+    }
+
     #[test]
-    fn silence_proves_nothing_while_nobody_could_be_heard() {
+    fn a_moment_of_deafness_costs_as_long_a_moment() {
         let at = |second: u64| 1_000 * second;
-        let mut watch = SilenceWatch::default();
-        assert!(!watch.proves(0, at(100)), "nothing was heard yet");
-        watch.answered(at(100));
-        watch.answered(at(130));
-        assert!(!watch.proves(60_000, at(159)));
-        assert!(watch.proves(60_000, at(160)));
+        let mut watch = SilenceWatch::new(60_000, 10_000);
+        for second in (0..=600).step_by(10) {
+            watch.answered(at(second));
+        }
+        assert!(watch.proves(at(610)));
         watch.failed();
-        assert!(!watch.proves(60_000, at(161)));
-        watch.answered(at(162));
-        assert!(!watch.proves(60_000, at(200)));
-        assert!(watch.proves(60_000, at(222)));
+        assert!(!watch.proves(at(610)), "it may be away still");
+        watch.answered(at(620));
+        assert!(!watch.proves(at(639)));
+        watch.answered(at(630));
+        assert!(!watch.proves(at(639)));
+        assert!(watch.proves(at(640)));
     }
 
     #[test]
     fn who_stood_still_heard_nobody() {
-        let mut watch = SilenceWatch::default();
-        for now_ms in [0, 10, 20] {
-            watch.looks(10, now_ms);
+        let mut watch = SilenceWatch::new(40, 10);
+        for now_ms in [0, 10, 20, 40] {
             watch.answered(now_ms);
         }
-        watch.looks(10, 40);
-        assert!(watch.proves(40, 40), "late, but listening");
-        watch.answered(40);
-        watch.looks(10, 61);
-        assert!(!watch.proves(40, 61));
+        assert!(watch.proves(60), "late, but listening");
+        assert!(!watch.proves(61));
+        watch.answered(61);
+        watch.answered(71);
+        assert!(!watch.proves(81));
+        watch.answered(81);
+        assert!(watch.proves(82));
+        assert!(!watch.proves(10_000));
+        watch.answered(10_000);
+        for now_ms in [10_010, 10_020, 10_030] {
+            watch.answered(now_ms);
+        }
+        assert!(!watch.proves(10_039) && watch.proves(10_040));
+    }
+
+    #[rstest]
+    #[case(MIN_SILENCE_MS, 2_500)]
+    #[case(60_000, 10_000)]
+    #[case(3_600_000, HEARD_EVERY_MS)]
+    fn however_long_silence_may_last_data_planes_are_heard_several_times(
+        #[case] silence_ms: u64,
+        #[case] again_ms: u64,
+    ) {
+        assert_eq!(again_within_ms(silence_ms), again_ms);
     }
 }

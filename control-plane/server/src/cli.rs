@@ -147,7 +147,7 @@ pub(crate) struct HistoryArgs {
     pub(crate) keep_audit: Duration,
 
     /// A data plane with answers under way that is not heard of for so long is lost, and their tokens are recorded as
-    /// unknown; from 2s to 1h
+    /// unknown; from 15s to 1h, since data planes are heard every 10s
     #[arg(
         long,
         env = "TIDEGATE_SILENCE_LIMIT",

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use secrecy::{ExposeSecret as _, SecretString};
 use tidegate_control::plane::{
-    Certificate, DecisionLimits, Identity, Retention, ServerTlsConfig, Tokens,
+    Certificate, DecisionLimits, Identity, MIN_SILENCE_LIMIT, Retention, ServerTlsConfig, Tokens,
 };
 use tidegate_core::settings::Overrides;
 use tidegate_store::seal::{Sealer, SealingKey};
@@ -46,9 +46,8 @@ pub(crate) struct Settings {
 
 /// Nobody waits longer for a decision.
 const MAX_DECISION_LIMIT: Duration = Duration::from_secs(10);
-/// How long a data plane may be silent.
-const SILENCE_LIMITS: RangeInclusive<Duration> =
-    Duration::from_secs(2)..=Duration::from_secs(3_600);
+/// How long a data plane may be silent. They speak every 10 s, and their calls may take a while.
+const SILENCE_LIMITS: RangeInclusive<Duration> = MIN_SILENCE_LIMIT..=Duration::from_secs(3_600);
 /// History is kept for as long as this, or for ever: what is repeated later would count again.
 const MIN_RETENTION: Duration = Duration::from_secs(86_400);
 
@@ -141,7 +140,7 @@ fn history_limits(args: &HistoryArgs) -> Result<(Duration, Retention)> {
     } = args;
     ensure!(
         SILENCE_LIMITS.contains(silence_limit),
-        "--silence-limit must be from 2s to 1h"
+        "--silence-limit must be from 15s to 1h: data planes are heard every 10s"
     );
     let keep = |flag: &str, keep: Duration| {
         if keep.is_zero() {
@@ -366,13 +365,13 @@ mod tests {
         assert_eq!((silence_limit, kept), (untold.0, expected));
         let (_, kept) = with("--keep-audit", "1day").unwrap();
         assert_eq!(kept.audit, Some(MIN_RETENTION));
-        let (silence_limit, _) = with("--silence-limit", "2s").unwrap();
-        assert_eq!(silence_limit, Duration::from_secs(2));
+        let (silence_limit, _) = with("--silence-limit", "15s").unwrap();
+        assert_eq!(silence_limit, Duration::from_secs(15));
         for (flag, value) in [
             ("--keep-usage", "23h"),
             ("--keep-transitions", "1s"),
             ("--keep-audit", "1ms"),
-            ("--silence-limit", "1s"),
+            ("--silence-limit", "14999ms"),
             ("--silence-limit", "2h"),
         ] {
             let error = with(flag, value).unwrap_err().to_string();

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tidegate_core::usage::MIN_SILENCE_MS;
 use tidegate_store::durable::DurableStore;
 use tidegate_store::hot::HotStore;
 use tidegate_store::seal::Sealer;
@@ -59,6 +60,8 @@ use crate::watch::{Live, Watchers};
 
 /// A data plane with answers under way that is silent for so long is taken for lost, unless told otherwise.
 pub const DEFAULT_SILENCE_LIMIT: Duration = Duration::from_secs(60);
+/// Of a shorter silence a data plane that lives may be taken for lost.
+pub const MIN_SILENCE_LIMIT: Duration = Duration::from_millis(MIN_SILENCE_MS);
 /// How often [`ControlPlane::ready`] looks.
 const READY_POLL: Duration = Duration::from_millis(10);
 

@@ -10,15 +10,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::ids::PlaneIncarnation;
-use tidegate_core::usage::{OpenAttempt, UsageRecord};
+use tidegate_core::usage::{OpenAttempt, UsageRecord, again_within_ms};
 use tidegate_store::durable::{DurableStore, DurableStoreError};
 
 use crate::telemetry::metrics::Metrics;
 
 /// Limit of a call (decision 54).
 const LIMIT: Duration = Duration::from_millis(500);
-/// A data plane speaks so many times before its silence is taken for its end.
-const TIMES_HEARD: u32 = 6;
 
 /// Takes what data planes tell.
 #[derive(Debug)]
@@ -41,6 +39,9 @@ pub(crate) enum NotKept {
 impl Usages {
     /// Records tokens, each attempt once.
     pub(crate) async fn record(&self, records: &[UsageRecord]) -> Result<(), NotKept> {
+        if records.is_empty() {
+            return Ok(());
+        }
         let counted = limited(self.durable.record_usage(records)).await?;
         self.metrics.usage.recorded(records, &counted);
         Ok(())
@@ -53,7 +54,8 @@ impl Usages {
         attempts: &[OpenAttempt],
     ) -> Result<Duration, NotKept> {
         limited(self.durable.open_attempts(plane, attempts)).await?;
-        Ok(self.silence_limit / TIMES_HEARD)
+        let silence_ms = millis(self.silence_limit);
+        Ok(Duration::from_millis(again_within_ms(silence_ms)))
     }
 }
 
@@ -64,4 +66,8 @@ async fn limited<T>(
         Ok(result) => Ok(result?),
         Err(_elapsed) => Err(NotKept::Timeout),
     }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,7 +1,8 @@
 //! Token records on their way to the durable store: a queue of their own, in batches, repeated until taken.
 //! Each attempt is recorded once whatever is repeated, so repeating is safe. When there is no room the oldest
-//! go, counted. A batch that the control plane refuses as malformed would be refused for ever; it is dropped
-//! and counted. Of answers that take longer, [`open`] tells while they are under way.
+//! go, counted. A record that the control plane refuses as malformed would be refused for ever; it is dropped,
+//! counted and named, it alone: a control plane of an earlier release refuses a batch for the sake of one, which
+//! is found by halving. Of answers that take longer, [`open`] tells while they are under way.
 
 pub(crate) mod open;
 
@@ -87,6 +88,7 @@ impl UsageQueue {
 
     async fn deliver(&self, replicas: &Replicas, stop: &CancellationToken) {
         let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
+        let mut size = BATCH;
         loop {
             while self.len() == 0 {
                 if stop.is_cancelled() {
@@ -105,16 +107,25 @@ impl UsageQueue {
             }
             let batch: Vec<UsageRecord> = {
                 let waiting = self.waiting.lock();
-                waiting.iter().take(BATCH).cloned().collect()
+                waiting.iter().take(size).cloned().collect()
             };
             match record(replicas, &batch).await {
-                Recorded::Yes => {
-                    self.metrics.usage_recorded.inc_by(self.take_off(&batch));
+                Recorded::But(refused) => {
+                    let taken = self.take_off(&batch);
+                    let dropped = taken.min(refused);
+                    self.metrics.usage_dropped.inc_by(dropped);
+                    self.metrics
+                        .usage_recorded
+                        .inc_by(taken.saturating_sub(dropped));
                     backoff.reset();
+                    size = size.saturating_mul(2).min(BATCH);
                 }
-                Recorded::Refused => {
+                Recorded::Refused(error) if batch.len() <= 1 => {
+                    let attempt = batch.first().map(|record| record.attempt);
+                    tracing::error!(?attempt, %error, "a token record was refused");
                     self.metrics.usage_dropped.inc_by(self.take_off(&batch));
                 }
+                Recorded::Refused(_error) => size = batch.len() / 2,
                 Recorded::No => sleep(backoff.next()).await,
             }
         }
@@ -139,8 +150,10 @@ impl UsageQueue {
 }
 
 enum Recorded {
-    Yes,
-    Refused,
+    /// All but so many that never will be.
+    But(u64),
+    /// None, for the sake of one.
+    Refused(tonic::Status),
     No,
 }
 
@@ -153,10 +166,18 @@ async fn record(replicas: &Replicas, batch: &[UsageRecord]) -> Recorded {
         asked.add(replica.index);
         let mut client = ReportServiceClient::new(replica.channel());
         match timeout(CALL_LIMIT, client.record_usage(request.clone())).await {
-            Ok(Ok(_)) => return Recorded::Yes,
+            Ok(Ok(response)) => {
+                let refused = response.into_inner().refused;
+                for it in &refused {
+                    let place = usize::try_from(it.index).ok();
+                    let attempt = place.and_then(|place| batch.get(place));
+                    let attempt = attempt.map(|record| record.attempt);
+                    tracing::error!(?attempt, error = %it.reason, "a token record was refused");
+                }
+                return Recorded::But(u64::try_from(refused.len()).unwrap_or(u64::MAX));
+            }
             Ok(Err(status)) if status.code() == Code::InvalidArgument => {
-                tracing::error!(error = %status, "token records were refused");
-                return Recorded::Refused;
+                return Recorded::Refused(status);
             }
             Ok(Err(status)) => {
                 tracing::debug!(replica = %replica.name, error = %status, "usage was not taken");

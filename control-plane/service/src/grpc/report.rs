@@ -6,6 +6,7 @@ use std::time::Duration;
 use tidegate_core::config::ComboEntry;
 use tidegate_core::ids::{ComboName, PlaneIncarnation, SHARDS, Shard};
 use tidegate_core::telemetry::aggregate::Aggregate;
+use tidegate_core::usage::UsageRecord;
 use tidegate_proto::report::v1 as proto;
 use tidegate_proto::report::v1::report_service_server::ReportService;
 use tidegate_wire as wire;
@@ -76,12 +77,9 @@ impl ReportService for Reports {
         if usages.len() > MAX_USAGES {
             return Err(Refusal::InvalidRequest.status("usages: at most 1000 in a call"));
         }
-        let mut records = Vec::with_capacity(usages.len());
-        for usage in usages {
-            records.push(wire::usage::from_proto(usage).map_err(|error| invalid(&error))?);
-        }
+        let (records, refused) = self.readable(usages);
         match self.usages.record(&records).await {
-            Ok(()) => Ok(Response::new(proto::RecordUsageResponse {})),
+            Ok(()) => Ok(Response::new(proto::RecordUsageResponse { refused })),
             Err(error) => {
                 tracing::warn!(%error, "usage was not recorded");
                 Err(Refusal::DurableStoreAway.status("usage was not recorded"))
@@ -103,8 +101,14 @@ impl ReportService for Reports {
         let plane = PlaneIncarnation(plane);
         let mut attempts = Vec::with_capacity(opened.len());
         for open in opened {
-            let open = wire::usage::open_from_proto(plane, open);
-            attempts.push(open.map_err(|error| invalid(&error))?);
+            // One that cannot be read would be told for ever, and keep the others from being told.
+            match wire::usage::open_from_proto(plane, open) {
+                Ok(open) => attempts.push(open),
+                Err(error) => {
+                    self.metrics.usage.refused(&error);
+                    tracing::warn!(plane = plane.0, %error, "an answer under way is not understood");
+                }
+            }
         }
         match self.usages.open(plane, &attempts).await {
             Ok(again_within) => Ok(Response::new(proto::ReportOpenAttemptsResponse {
@@ -140,6 +144,27 @@ impl ReportService for Reports {
             follows,
         );
         Ok(Response::new(proto::ReportTelemetryResponse {}))
+    }
+}
+
+impl Reports {
+    /// The records that can be read, and which others there are. Refusing all of them for the sake of one would lose them.
+    fn readable(&self, usages: Vec<proto::Usage>) -> (Vec<UsageRecord>, Vec<proto::RefusedUsage>) {
+        let mut records = Vec::with_capacity(usages.len());
+        let mut refused = Vec::new();
+        for (index, usage) in (0_u32..).zip(usages) {
+            let attempt = usage.attempt;
+            match wire::usage::from_proto(usage) {
+                Ok(record) => records.push(record),
+                Err(error) => {
+                    self.metrics.usage.refused(&error);
+                    tracing::warn!(?attempt, %error, "a token record is not understood");
+                    let reason = error.to_string();
+                    refused.push(proto::RefusedUsage { index, reason });
+                }
+            }
+        }
+        (records, refused)
     }
 }
 

@@ -9,6 +9,7 @@ use prometheus_client::registry::Registry;
 use tidegate_core::ids::AttemptId;
 use tidegate_core::usage::{UsageRecord, UsageSource};
 use tidegate_store::durable::History;
+use tidegate_wire::WireError;
 
 labels! {
     enum Source {
@@ -20,6 +21,12 @@ labels! {
     enum Direction {
         Input = "input",
         Output = "output",
+    }
+
+    enum Fault {
+        Missing = "missing",
+        Name = "name",
+        Value = "value",
     }
 
     enum Kind {
@@ -35,6 +42,16 @@ impl From<UsageSource> for Source {
             UsageSource::Provider => Self::Provider,
             UsageSource::Estimated => Self::Estimated,
             UsageSource::Unknown => Self::Unknown,
+        }
+    }
+}
+
+impl From<&WireError> for Fault {
+    fn from(error: &WireError) -> Self {
+        match error {
+            WireError::Missing(_) => Self::Missing,
+            WireError::Name { .. } => Self::Name,
+            WireError::Invalid { .. } => Self::Value,
         }
     }
 }
@@ -61,6 +78,11 @@ struct TokenLabel {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct FaultLabel {
+    reason: Fault,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct HistoryLabel {
     history: Kind,
 }
@@ -71,6 +93,7 @@ pub(crate) struct UsageMetrics {
     records: Family<RecordLabel, Counter>,
     tokens: Family<TokenLabel, Counter>,
     repeated: Counter,
+    refused: Family<FaultLabel, Counter>,
     failed_looks: Counter,
     deleted: Family<HistoryLabel, Counter>,
 }
@@ -93,6 +116,11 @@ impl UsageMetrics {
             self.repeated.clone(),
         );
         registry.register(
+            "usage_records_refused",
+            "Records, and answers under way, that could not be read, by what was wrong with a member",
+            self.refused.clone(),
+        );
+        registry.register(
             "lost_data_plane_look_failures",
             "Times that lost data planes could not be looked for",
             self.failed_looks.clone(),
@@ -111,6 +139,9 @@ impl UsageMetrics {
                 let label = TokenLabel { source, direction };
                 self.tokens.get_or_create(&label).inc_by(0);
             }
+        }
+        for reason in [Fault::Missing, Fault::Name, Fault::Value] {
+            self.refused.get_or_create(&FaultLabel { reason }).inc_by(0);
         }
         for history in History::ALL {
             let history = Kind::from(history);
@@ -152,6 +183,12 @@ impl UsageMetrics {
                 .get_or_create(&label)
                 .inc_by(tokens.unwrap_or(0));
         }
+    }
+
+    /// A record, or an answer under way, cannot be read.
+    pub(crate) fn refused(&self, error: &WireError) {
+        let reason = Fault::from(error);
+        self.refused.get_or_create(&FaultLabel { reason }).inc();
     }
 
     /// So many answers of a lost data plane are recorded as unknown.

@@ -5,8 +5,8 @@
 //! way with its last message of telemetry.
 //!
 //! **When it is lost.** It was not heard of for the limit, by the durable store's clock, though it could have been: a
-//! replica that has just started, or whose durable store has just come back, listens for as long first. One that was only
-//! cut off goes on serving, and what it tells later replaces what is recorded here.
+//! replica that has just started listens for as long first, and one whose durable store was away for as long as it was
+//! ([`SilenceWatch`]). One that was only cut off goes on serving, and what it tells later replaces what is recorded here.
 //!
 //! **Stance:** fail-open; without the durable store nobody is looked for. **Bound:** so many attempts in a round, the rest
 //! in the next.
@@ -20,7 +20,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::telemetry::metrics::Metrics;
 
-use super::{NotKept, limited};
+use super::{NotKept, limited, millis};
 
 /// Looks in the time that a data plane may be silent.
 const LOOKS: u32 = 6;
@@ -35,6 +35,7 @@ pub(crate) struct Reaper {
     durable: Arc<dyn DurableStore>,
     metrics: Arc<Metrics>,
     silence_limit: Duration,
+    every: Duration,
     began: Instant,
     watch: SilenceWatch,
 }
@@ -45,25 +46,24 @@ impl Reaper {
         metrics: Arc<Metrics>,
         silence_limit: Duration,
     ) -> Self {
+        let (least, most) = LOOK_EVERY;
+        let every = (silence_limit / LOOKS).clamp(least, most);
         Self {
             durable,
             metrics,
             silence_limit,
+            every,
             began: Instant::now(),
-            watch: SilenceWatch::default(),
+            watch: SilenceWatch::new(millis(silence_limit), millis(every)),
         }
     }
 
     /// For ever.
     pub(crate) async fn run(mut self) {
-        let (least, most) = LOOK_EVERY;
-        let every = (self.silence_limit / LOOKS).clamp(least, most);
-        let mut ticks = tokio::time::interval(every);
+        let mut ticks = tokio::time::interval(self.every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            self.watch
-                .looks(millis(every), millis(self.began.elapsed()));
             self.look().await;
         }
     }
@@ -71,9 +71,10 @@ impl Reaper {
     async fn look(&mut self) {
         let now_ms = millis(self.began.elapsed());
         match self.round(now_ms).await {
-            Ok(()) => self.watch.answered(now_ms),
-            // Somebody else was at it, so it answers.
-            Err(NotKept::Store(DurableStoreError::Contended(_))) => {}
+            // Contended: somebody else was at it, so it answers.
+            Ok(()) | Err(NotKept::Store(DurableStoreError::Contended(_))) => {
+                self.watch.answered(now_ms);
+            }
             Err(error) => {
                 self.watch.failed();
                 self.metrics.usage.look_failed();
@@ -83,7 +84,7 @@ impl Reaper {
     }
 
     async fn round(&self, now_ms: u64) -> Result<(), NotKept> {
-        if !self.watch.proves(millis(self.silence_limit), now_ms) {
+        if !self.watch.proves(now_ms) {
             return limited(self.durable.ping()).await;
         }
         for _ in 0..MAX_PARTS {
@@ -102,8 +103,4 @@ impl Reaper {
         }
         Ok(())
     }
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

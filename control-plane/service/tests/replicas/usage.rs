@@ -50,13 +50,19 @@ fn open(number: u64) -> report::OpenAttempt {
 }
 
 impl Replica {
-    async fn try_record(&self, usages: Vec<report::Usage>) -> Result<(), Status> {
+    /// What was refused of it.
+    async fn try_record(
+        &self,
+        usages: Vec<report::Usage>,
+    ) -> Result<Vec<report::RefusedUsage>, Status> {
         let request = report::RecordUsageRequest { usages };
-        self.reports().record_usage(request).await.map(drop)
+        let answer = self.reports().record_usage(request).await?;
+        Ok(answer.into_inner().refused)
     }
 
     async fn record(&self, usages: Vec<report::Usage>) {
-        self.try_record(usages).await.unwrap();
+        let refused = self.try_record(usages).await.unwrap();
+        assert!(refused.is_empty(), "{refused:?}");
     }
 
     async fn try_open(&self, plane: u64, opened: Vec<report::OpenAttempt>) -> Result<u64, Status> {
@@ -186,22 +192,47 @@ async fn without_the_durable_store_usage_is_not_taken_and_counts_when_it_is_back
 }
 
 #[tokio::test]
+async fn one_record_that_cannot_be_read_is_named_and_the_others_count() {
+    let (postgres, _fleet, [one]) = on_postgres().await;
+    let spoiled = |number, spoil: fn(&mut report::Usage)| {
+        let mut usage = usage(7, number);
+        spoil(&mut usage);
+        usage
+    };
+    let refused = one.try_record(vec![
+        usage(7, 1),
+        spoiled(2, |usage| usage.provider.clear()),
+        usage(7, 3),
+        spoiled(4, |usage| usage.model = "a b".to_owned()),
+        spoiled(5, |usage| usage.attempt = None),
+    ]);
+    let refused = refused.await.unwrap();
+    let places: Vec<u32> = refused.iter().map(|it| it.index).collect();
+    assert_eq!(places, [1, 3, 4]);
+    assert!(refused[0].reason.contains("provider"), "{refused:?}");
+    assert_eq!(rows(&postgres).await, counts(&[("estimated", 2)]));
+    let of = |reason: &str| {
+        one.counter(&format!(
+            "usage_records_refused_total{{reason=\"{reason}\"}}"
+        ))
+    };
+    assert_eq!((of("missing"), of("name"), of("value")), (2, 1, 0));
+    // Of answers under way the same.
+    one.try_open(7, vec![open(0), open(9)]).await.unwrap();
+    let open = "SELECT number FROM open_attempts";
+    let open = postgres.execute(DATABASE, open).await.unwrap();
+    assert_eq!(open, [[Some("9".to_owned())]]);
+    assert_eq!(of("value"), 1);
+}
+
+#[tokio::test]
 async fn what_breaks_the_contract_is_refused_and_changes_nothing() {
     let (_fleet, [one]) = Fleet::with_replicas().await;
     let refused = async |usages| one.try_record(usages).await.unwrap_err().code();
     let many: Vec<_> = (1..=1_001).map(|number| usage(7, number)).collect();
     assert_eq!(refused(many).await, Code::InvalidArgument);
-    let nameless = report::Usage {
-        provider: String::new(),
-        ..usage(7, 2)
-    };
-    assert_eq!(
-        refused(vec![usage(7, 1), nameless]).await,
-        Code::InvalidArgument
-    );
     let refused = async |plane, opened| one.try_open(plane, opened).await.unwrap_err().code();
     assert_eq!(refused(0, vec![open(1)]).await, Code::InvalidArgument);
-    assert_eq!(refused(7, vec![open(0)]).await, Code::InvalidArgument);
     let many = (1..=1_001).map(open).collect();
     assert_eq!(refused(7, many).await, Code::InvalidArgument);
     assert_eq!(one.recorded("estimated"), 0);

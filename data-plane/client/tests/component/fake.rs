@@ -31,6 +31,9 @@ use tonic::{Request, Response, Status, Streaming};
 use super::fake_leases::Leasing;
 use super::setting;
 
+/// A model whose token records are refused.
+pub(crate) const BAD_MODEL: &str = "bad";
+
 /// What `Decide` does.
 #[derive(Clone, Debug)]
 pub(crate) enum Deciding {
@@ -85,6 +88,8 @@ pub(crate) struct Replica {
     pub(crate) beats: AtomicBool,
     /// Usage records, and answers under way, are taken and refused with an outage.
     pub(crate) usage_fails: AtomicBool,
+    /// A batch with a record of [`BAD_MODEL`] is refused whole, as by the release before.
+    pub(crate) refuses_batches: AtomicBool,
     /// Messages about answers under way.
     pub(crate) under_way: Mutex<Vec<report::ReportOpenAttemptsRequest>>,
     /// Telemetry is taken and refused with an outage.
@@ -139,6 +144,7 @@ impl Replica {
             acknowledges: AtomicBool::new(true),
             beats: AtomicBool::new(true),
             usage_fails: AtomicBool::new(false),
+            refuses_batches: AtomicBool::new(false),
             under_way: Mutex::default(),
             telemetry_fails: AtomicBool::new(false),
             observed: Mutex::default(),
@@ -397,9 +403,20 @@ impl ReportService for Service {
         &self,
         request: Request<report::RecordUsageRequest>,
     ) -> Result<Response<report::RecordUsageResponse>, Status> {
+        let usages = request.into_inner().usages;
+        let is_bad = |usage: &report::Usage| usage.model == BAD_MODEL;
+        if self.0.refuses_batches.load(Ordering::Relaxed) && usages.iter().any(is_bad) {
+            return Err(Status::invalid_argument("a bad record"));
+        }
         // Recorded, and the answer may be lost.
         let mut store = self.0.store.lock();
-        for usage in request.into_inner().usages {
+        let mut refused = Vec::new();
+        for (index, usage) in (0..).zip(usages) {
+            if is_bad(&usage) {
+                let reason = "a bad record".to_owned();
+                refused.push(report::RefusedUsage { index, reason });
+                continue;
+            }
             let attempt = usage.attempt.unwrap();
             *store
                 .usages
@@ -409,7 +426,7 @@ impl ReportService for Service {
         if self.0.usage_fails.load(Ordering::Relaxed) {
             return Err(Status::unavailable("on demand"));
         }
-        Ok(Response::new(report::RecordUsageResponse {}))
+        Ok(Response::new(report::RecordUsageResponse { refused }))
     }
 
     async fn report_open_attempts(

@@ -3,10 +3,12 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use rstest::rstest;
 use tidegate_core::ids::{ConnectionId, ModelId, ProviderId};
 use tidegate_core::usage::{TokenUsage, UsageRecord};
 use tokio::time::sleep;
 
+use super::fake::BAD_MODEL;
 use super::network::Network;
 use super::setting::{Setting, outcome, until};
 
@@ -277,4 +279,28 @@ async fn token_records_beyond_the_bound_push_out_the_oldest() {
         .map(|key| key.1)
         .collect();
     assert_eq!(numbers, (6..=15).collect::<Vec<_>>());
+}
+
+#[rstest]
+#[case::by_itself(false)]
+#[case::with_its_batch_as_by_the_release_before(true)]
+#[tokio::test(start_paused = true)]
+async fn of_token_records_only_the_one_that_is_refused_is_dropped(#[case] refuses_batches: bool) {
+    let setting = Setting::start(1).await;
+    let replica = &setting.replicas[0];
+    replica
+        .refuses_batches
+        .store(refuses_batches, Ordering::Relaxed);
+    for number in 0..700 {
+        let mut record = usage(&setting);
+        if [3, 600].contains(&number) {
+            record.model = ModelId::new(BAD_MODEL).unwrap();
+        }
+        setting.client.record_usage(record);
+    }
+    until("none waits", || setting.client.status().usages_waiting == 0).await;
+    let metrics = setting.client.metrics();
+    assert_eq!(metrics.usage_recorded.get(), 698);
+    assert_eq!(metrics.usage_dropped.get(), 2);
+    assert_eq!(setting.store.lock().usages.len(), 698);
 }

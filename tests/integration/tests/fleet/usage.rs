@@ -12,8 +12,10 @@ use tidegate_integration::{CLIENT_KEY, LIMIT, World, chat, metric};
 use tidegate_test_support::upstream::Mode;
 use tidegate_test_support::{Direction, FaultProxy, FleetOptions, eventually};
 
-/// How long these fleets take a silent data plane for a living one.
-const SILENCE_LIMIT: &str = "4s";
+/// How long these fleets take a silent data plane for a living one: the shortest there is.
+const SILENCE_LIMIT: &str = "15s";
+/// How long a test waits until a data plane is taken for lost.
+const LOST_LIMIT: Duration = Duration::from_secs(60);
 
 async fn fleet() -> Result<World> {
     World::start_with(FleetOptions {
@@ -72,7 +74,7 @@ async fn under_way(world: &World) -> Result<u64> {
 
 /// Waits until so many rows are of a source.
 async fn until_recorded(world: &World, source: &str, count: u64) -> Result<()> {
-    let waited = eventually(LIMIT, "usage is recorded", || async {
+    let waited = eventually(LOST_LIMIT, "usage is recorded", || async {
         (recorded(world, source).await.ok()? == count).then_some(())
     });
     match waited.await {
@@ -228,7 +230,7 @@ async fn a_data_plane_that_ends_in_order_leaves_nothing_unknown() -> Result<()> 
     until_recorded(&world, "estimated", 5).await?;
     // It is forgotten as a lost one would be, and there is nothing of it to record.
     let planes = "SELECT count(*) FROM open_attempt_planes";
-    eventually(LIMIT, "it is forgotten", || async {
+    eventually(LOST_LIMIT, "it is forgotten", || async {
         (number(&world, planes).await.ok()? == 0).then_some(())
     })
     .await?;

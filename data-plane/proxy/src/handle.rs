@@ -5,6 +5,7 @@ mod cors;
 mod leases;
 mod read;
 
+use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
@@ -24,6 +25,7 @@ use crate::drive::{Admitted, drive};
 use crate::early;
 use crate::endpoint::{Endpoint, Format, Route};
 use crate::facts;
+use crate::idempotency::Whose;
 use crate::identify;
 use crate::leasing;
 use crate::life::Life;
@@ -40,10 +42,11 @@ const MAX_HEADERS: usize = 100;
 const MAX_HEAD_BYTES: usize = 32 * 1024;
 const OUR_VERSION: HeaderValue = HeaderValue::from_static(env!("CARGO_PKG_VERSION"));
 
-/// Answers one request. A panic in a phase is answered with 500 and ends nothing but its request.
+/// Answers one request of a client at this address. A panic in a phase is answered with 500 and ends nothing but its request.
 pub(crate) async fn handle<C: ControlPort>(
     shared: Arc<Shared<C>>,
     surface: Surface,
+    peer: IpAddr,
     request: Request<Incoming>,
 ) -> Response<ReplyBody> {
     let route = Route::find(request.uri().path()).filter(|route| surface.answers(*route));
@@ -54,7 +57,8 @@ pub(crate) async fn handle<C: ControlPort>(
         _ => Format::of_headers(request.headers()),
     };
     let answered = {
-        let routed = AssertUnwindSafe(route_to(&shared, route, format, request)).catch_unwind();
+        let routed =
+            AssertUnwindSafe(route_to(&shared, route, format, peer, request)).catch_unwind();
         let mut routed = std::pin::pin!(routed);
         tokio::select! {
             answered = routed.as_mut() => answered.unwrap_or(Err(Refusal::Internal)),
@@ -104,6 +108,7 @@ async fn route_to<C: ControlPort>(
     shared: &Arc<Shared<C>>,
     route: Option<Route>,
     format: Format,
+    peer: IpAddr,
     request: Request<Incoming>,
 ) -> Result<Response<ReplyBody>, Refusal> {
     let begun = Instant::now();
@@ -131,7 +136,7 @@ async fn route_to<C: ControlPort>(
             Ok(models::list(format, &snapshot.config, key.as_deref()))
         }
         Route::SessionLeases => Ok(leases::answer(shared, request).await),
-        Route::Model(endpoint) => ask(shared, endpoint, request, begun).await,
+        Route::Model(endpoint) => ask(shared, endpoint, peer, request, begun).await,
     }
 }
 
@@ -139,6 +144,7 @@ async fn route_to<C: ControlPort>(
 async fn ask<C: ControlPort>(
     shared: &Arc<Shared<C>>,
     endpoint: Endpoint,
+    peer: IpAddr,
     request: Request<Incoming>,
     begun: Instant,
 ) -> Result<Response<ReplyBody>, Refusal> {
@@ -167,7 +173,8 @@ async fn ask<C: ControlPort>(
     let facts = Arc::new(RequestFacts { lease, ..facts });
     let passed = Passed::take(endpoint, &head.headers, &head.uri);
     let repetitions = &shared.repetitions;
-    let named = repetitions.name(endpoint, &head.headers, &facts, &body, &passed)?;
+    let whose = Whose::of(facts.key.as_deref(), peer);
+    let named = repetitions.name(whose, endpoint, &head.headers, &facts, &body, &passed)?;
     let relay = Relay::begin(shared, endpoint, &head.headers, &facts);
     let run = async {
         let request_id = shared.next_request_id();

@@ -1,7 +1,8 @@
 //! Requests with an `Idempotency-Key`: the same one twice is sent once (`sessions-and-streams.md` §5.1).
 //!
 //! The rule is [`tidegate_core::idempotency`]; here are the waiting and the answers. A name belongs to the API key and
-//! the endpoint that it was used with. What is remembered is this data plane's own: a repetition that arrives at
+//! the endpoint that it was used with; of clients without a key, to the address that they come from, so that none of them
+//! is given the answer, or refused because of the content, of another one. What is remembered is this data plane's own: a repetition that arrives at
 //! another one is sent. `X-Request-Id` names no request in this sense, though the contract mentions it: proxies put
 //! one on everything, some of them the same on what a client means to be two requests.
 //!
@@ -17,6 +18,7 @@
 
 use std::convert::Infallible;
 use std::hash::{BuildHasher as _, Hash as _, Hasher as _, RandomState};
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -25,7 +27,9 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use parking_lot::Mutex;
+use tidegate_core::config::ApiKey;
 use tidegate_core::idempotency::{Entered, Ticket, Window, WindowLimits};
+use tidegate_core::ids::KeyId;
 use tidegate_core::routing::RequestFacts;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
@@ -42,8 +46,25 @@ const IDEMPOTENCY_KEY: &str = "idempotency-key";
 const MAX_NAME_BYTES: usize = 255;
 const TRUE: HeaderValue = HeaderValue::from_static("true");
 
+/// Who gives a request its name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Whose {
+    /// The owner of an API key, wherever it comes from.
+    Key(KeyId),
+    /// A client without one, or whatever stands before it, at this address.
+    At(IpAddr),
+}
+
+impl Whose {
+    pub(crate) fn of(key: Option<&ApiKey>, peer: IpAddr) -> Self {
+        key.map_or(Self::At(peer.to_canonical()), |key| {
+            Self::Key(key.id.clone())
+        })
+    }
+}
+
 /// Whose request, where, and what it calls it.
-type Name = (Option<String>, Endpoint, Bytes);
+type Name = (Whose, Endpoint, Bytes);
 
 /// A request with a name.
 #[derive(Debug)]
@@ -108,6 +129,7 @@ impl Repetitions {
     /// [`Refusal::InvalidHeader`] when it has several names, or one that is too long.
     pub(crate) fn name(
         &self,
+        whose: Whose,
         endpoint: Endpoint,
         headers: &HeaderMap,
         facts: &RequestFacts,
@@ -124,13 +146,12 @@ impl Repetitions {
         if facts.lease.is_some() {
             return Ok(None);
         }
-        let key = facts.key.as_ref().map(|key| key.id.as_str().to_owned());
         let mut content = self.hasher.build_hasher();
         body.bytes().hash(&mut content);
         passed.hash(&mut content);
         facts.forced_connection.hash(&mut content);
         Ok(Some(Named {
-            name: (key, endpoint, Bytes::copy_from_slice(value.as_bytes())),
+            name: (whose, endpoint, Bytes::copy_from_slice(value.as_bytes())),
             content: content.finish(),
         }))
     }

@@ -10,6 +10,7 @@
 mod io;
 
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
@@ -78,11 +79,11 @@ pub(crate) async fn accept<C: ControlPort>(
             return;
         };
         match accepted {
-            Ok((stream, _peer)) => {
+            Ok((stream, peer)) => {
                 let (shared, builder) = (Arc::clone(shared), Arc::clone(&builder));
                 shared.tasks.clone().spawn(async move {
                     let _open = (Counted::new(&shared.metrics.connections), room);
-                    serve(&shared, &builder, stream, surface).await;
+                    serve(&shared, &builder, stream, peer.ip(), surface).await;
                 });
             }
             Err(error) => {
@@ -120,6 +121,7 @@ async fn serve<C: ControlPort>(
     shared: &Arc<Shared<C>>,
     builder: &Builder<Tracked>,
     stream: TcpStream,
+    peer: IpAddr,
     surface: Surface,
 ) {
     if let Err(error) = stream.set_nodelay(true) {
@@ -132,7 +134,9 @@ async fn serve<C: ControlPort>(
         let shared = Arc::clone(shared);
         // hyper keeps room for this future as long as the connection lives, and a stream needs it only until its head is
         // sent. In a box it is gone by then.
-        Box::pin(async move { Ok::<_, Infallible>(handle::handle(shared, surface, request).await) })
+        Box::pin(async move {
+            Ok::<_, Infallible>(handle::handle(shared, surface, peer, request).await)
+        })
     });
     let io = TokioIo::new(PatientIo::new(stream, shared.limits.stall_time));
     // Pinned to the stack it would be in this task twice: where it is made and where it is polled.

@@ -1,6 +1,6 @@
 //! A client that shows answers as they are, and a raw one for what no client library sends.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response};
@@ -11,7 +11,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::TcpSocket;
 
 use crate::bench::LIMIT;
 
@@ -148,7 +148,14 @@ pub(crate) async fn read(response: Response<Incoming>) -> Reply {
 
 /// Writes bytes and reads until the other side closes.
 pub(crate) async fn raw(addr: SocketAddr, bytes: &[u8]) -> String {
-    let mut stream = TcpStream::connect(addr).await.unwrap();
+    raw_from(Ipv4Addr::LOCALHOST, addr, bytes).await
+}
+
+/// The same from an address of this machine.
+pub(crate) async fn raw_from(from: Ipv4Addr, addr: SocketAddr, bytes: &[u8]) -> String {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::from((from, 0))).unwrap();
+    let mut stream = socket.connect(addr).await.unwrap();
     stream.write_all(bytes).await.unwrap();
     let mut answer = Vec::new();
     let reading = tokio::time::timeout(LIMIT, stream.read_to_end(&mut answer)).await;

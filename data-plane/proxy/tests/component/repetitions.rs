@@ -1,5 +1,6 @@
 //! Requests with an `Idempotency-Key`.
 
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,8 +13,8 @@ use tidegate_core::outcome::Outcome;
 use tidegate_fake_upstream::{Gate, Mode, Selector};
 use tidegate_proxy::Limits;
 
-use crate::bench::{Bench, LEASE_KEY, Options, chat};
-use crate::client::Reply;
+use crate::bench::{Bench, KEY, LEASE_KEY, Options, chat};
+use crate::client::{Reply, raw_from};
 
 const CHAT: &str = "/v1/chat/completions";
 const REPLAYED: &str = "x-omniroute-idempotent-replayed";
@@ -296,4 +297,31 @@ async fn keys_do_not_share_names() {
     // It has no lease, and is told so rather than somebody else's answer.
     assert!(reply.status >= 400, "{reply:?}");
     assert_eq!(reply.header(REPLAYED), None);
+}
+
+#[rstest]
+#[case::with_one_key(true, true)]
+#[case::without_keys(false, false)]
+#[tokio::test]
+async fn a_name_belongs_to_a_key_or_else_to_an_address(#[case] keys: bool, #[case] shared: bool) {
+    let bench = Bench::start_with(Options {
+        keys,
+        ..Options::default()
+    })
+    .await;
+    let body = chat("one/m", false).to_string();
+    let request = format!(
+        "POST {CHAT} HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer {KEY}\r\n\
+         idempotency-key: 1\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len(),
+    );
+    let from = async |last| {
+        let address = Ipv4Addr::new(127, 0, 0, last);
+        let answer = raw_from(address, bench.addr, request.as_bytes()).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        answer.contains(REPLAYED)
+    };
+    assert!(!from(1).await);
+    assert_eq!(from(2).await, shared);
+    assert!(from(1).await);
 }

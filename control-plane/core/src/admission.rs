@@ -50,7 +50,7 @@ pub fn terms(config: &Config, connection: &ConnectionId) -> Option<Terms> {
     is_protected.then(|| Terms {
         depth: settings.depth(),
         execution_ms: settings.execution_ms(),
-        pace: settings.pace(),
+        pace: config.settings.pace_of(&connection.provider),
     })
 }
 

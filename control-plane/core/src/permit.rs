@@ -25,9 +25,9 @@ use crate::time::Timestamp;
 pub use queue::{Joined, Queue, WaitTerms};
 pub use shares::Shares;
 
-/// How long a permit lasts that nobody renews, in ms.
+/// How long a permit lasts that nobody renews, in ms, where the settings say nothing (`permits.ttlMs`).
 pub const PERMIT_TTL_MS: u64 = 30_000;
-/// How often a data plane renews what it holds, in ms.
+/// How often a data plane renews what it holds, in ms, where the settings say nothing (`permits.heartbeatMs`).
 pub const RENEW_EVERY_MS: u64 = 10_000;
 /// How long a replica's word about its waiting ones lasts, in ms.
 pub const WAITING_TTL_MS: u64 = 3_000;
@@ -99,6 +99,21 @@ pub fn key_text(provider: &ProviderId, connection: &ConnectionId) -> String {
     format!("m:{provider}/{connection}")
 }
 
+/// When a permit is taken or renewed, and how long it lasts from then on if nobody renews it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Term {
+    /// The moment.
+    pub now: Timestamp,
+    /// In ms.
+    pub ttl_ms: u64,
+}
+
+impl Term {
+    fn ends_at(self) -> Timestamp {
+        self.now.plus_ms(self.ttl_ms)
+    }
+}
+
 impl Pool {
     /// Takes a permit for an attempt if fewer than `cap` are out; one permit, however often it is asked for. The
     /// permit of `replaces`, an earlier attempt of the same request, becomes this one's. `true` when it holds one.
@@ -108,8 +123,9 @@ impl Pool {
         replaces: Option<AttemptId>,
         cap: u32,
         asker: Asker<'_>,
-        now: Timestamp,
+        term: Term,
     ) -> bool {
+        let now = term.now;
         self.prune(now);
         if !self.has_room(attempt, replaces, cap, asker, now) {
             return false;
@@ -120,7 +136,7 @@ impl Pool {
         self.holders
             .entry(attempt.plane)
             .or_default()
-            .insert(attempt.number, now.plus_ms(PERMIT_TTL_MS));
+            .insert(attempt.number, term.ends_at());
         true
     }
 
@@ -193,15 +209,15 @@ impl Pool {
         plane: PlaneIncarnation,
         keep: &BTreeSet<u64>,
         newest: u64,
-        now: Timestamp,
+        term: Term,
     ) {
-        self.prune(now);
+        self.prune(term.now);
         let Some(numbers) = self.holders.get_mut(&plane) else {
             return;
         };
         numbers.retain(|number, until| {
             if keep.contains(number) {
-                *until = now.plus_ms(PERMIT_TTL_MS);
+                *until = term.ends_at();
                 return true;
             }
             *number > newest

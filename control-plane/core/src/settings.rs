@@ -17,7 +17,9 @@ mod number;
 mod overrides;
 mod patch;
 mod per_model_quota;
+mod permits;
 mod policy;
+mod quota_overrides;
 mod renamed;
 mod request_queue;
 mod routing;
@@ -38,9 +40,12 @@ pub use gate::{GateClassSettings, ProviderCooldownSettings};
 pub use leases::LeaseSettings;
 pub use members::MAX_COOLDOWN_WAIT_MS;
 pub use overrides::{BreakerOverrides, GateClassOverrides, GateOverrides, Overrides};
+pub use permits::PermitSettings;
+pub use quota_overrides::ProviderQuotaOverride;
 pub use request_queue::RequestQueueSettings;
 pub use routing::{
     EmergencyFallbackSettings, QuotaPreflightSettings, QuotaWindowThresholds, RetryBudgetSettings,
+    RoutingSettings,
 };
 pub use stored::StoredReading;
 pub use stream_recovery::{StreamRecoverySettings, ThroughputWatchdogSettings};
@@ -53,6 +58,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::admission::PaceLimits;
 use crate::ids::ProviderId;
 
 use crate::breaker::BreakerPolicy;
@@ -125,6 +131,14 @@ pub struct Settings {
     pub token_refresh_breaker: TokenRefreshBreakerSettings,
     /// What may wait, how fast requests follow each other, how long they take (`sessions-and-streams.md` §3.2).
     pub request_queue: RequestQueueSettings,
+    /// Limits of a provider's connections in place of those of `requestQueue`, by provider: `rpm`, requests a minute to a
+    /// connection, and `concurrency`, requests to it at once, from 1 on, both in the whole fleet. `providerConcurrency` is
+    /// accepted and kept without effect.
+    pub provider_quota_overrides: BTreeMap<ProviderId, ProviderQuotaOverride>,
+    /// Permits of connections (decision 44).
+    pub permits: PermitSettings,
+    /// What requests may wait for (decision 28).
+    pub routing: RoutingSettings,
     /// How long a session is sent where it went before; 0 = not at all.
     pub session_affinity_ttl_ms: u64,
     /// A session is also known by members of the body, where no header names it. Clients that begin alike may then
@@ -132,6 +146,26 @@ pub struct Settings {
     pub session_affinity_body_keys: bool,
     /// Exclusive leases (decisions 41 and 42).
     pub leases: LeaseSettings,
+}
+
+impl Settings {
+    /// How fast requests may follow each other on a connection of a provider whose requests pass through a queue.
+    #[must_use]
+    pub fn pace_of(&self, provider: &ProviderId) -> PaceLimits {
+        let ttl_ms = self.permits.ttl_ms;
+        let pace = self.request_queue.pace(ttl_ms);
+        match self.provider_quota_overrides.get(provider) {
+            Some(own) => own.over(pace),
+            None => pace,
+        }
+    }
+
+    /// How often a data plane tells what it holds, in ms: also probes, which must not end before they are renewed.
+    #[must_use]
+    pub fn heartbeat_ms(&self) -> u64 {
+        let for_probes = self.provider_breaker.probe_ttl_ms / 3;
+        self.permits.heartbeat_ms.min(for_probes)
+    }
 }
 
 /// `providerBreaker`.

@@ -16,6 +16,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tidegate_core::admission::{self, Admitted, Pace, PaceLimits, Place, Standing, Told};
 use tidegate_core::ids::{AttemptId, ModelId, PlaneIncarnation, Shard};
+use tidegate_core::permit::Term;
 use tidegate_core::time::Timestamp;
 use tokio::time::timeout;
 
@@ -109,21 +110,14 @@ impl Lanes {
             for number in ended.iter().copied() {
                 pace.running().release(AttemptId { plane, number });
             }
-            let Some(model) = model else {
-                let found = if look {
-                    pace.look(plane, limits, now)
-                } else {
-                    pace.admit(request, limits, now)
-                };
-                return (found, None);
-            };
-            if let Some((told, place)) = told {
+            let model = model.as_ref();
+            if let Some((model, (told, place))) = model.zip(told) {
                 pace.learn(model, told, place, now);
             }
             if look {
-                pace.look_for(model, plane, limits, now)
+                pace.look(plane, model, limits, now)
             } else {
-                pace.admit_for(model, request, limits, now)
+                pace.admit(request, model, limits, now)
             }
         };
         let changed = self.change(name, limits, ASK_LIMIT, step).await;
@@ -202,7 +196,13 @@ impl Lanes {
         }
         let renewals = held.into_iter().map(|(name, mut keep)| async move {
             keep.extend(asked);
-            let step = |pace: &mut Pace, now| pace.running().renew(plane, &keep, newest, now);
+            let step = |pace: &mut Pace, now| {
+                let term = Term {
+                    now,
+                    ttl_ms: limits.ttl_ms,
+                };
+                pace.running().renew(plane, &keep, newest, term);
+            };
             self.change(&name, limits, KEEP_LIMIT, step).await.is_ok()
         });
         let renewed = futures::future::join_all(renewals).await;

@@ -9,7 +9,7 @@
 //! count in the shared pool when the store is back. A store that is there and takes no change in time, or none at all,
 //! has nothing given out here: others may be granted by it. **Staleness:** none, a permit is
 //! taken with a compare-and-set; those who wait look again every 25 ms for what other replicas gave back.
-//! **Repair:** what a data plane lost or forgot ends by its own message every 10 s, or by expiry.
+//! **Repair:** what a data plane lost or forgot ends by its own message (`permits.heartbeatMs`), or by expiry.
 
 mod desk;
 mod line;
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use futures::StreamExt as _;
 use parking_lot::Mutex;
 use tidegate_core::ids::{AttemptId, ConnectionId, PlaneIncarnation, ProviderId};
-use tidegate_core::permit::{Claim, WaitTerms};
+use tidegate_core::permit::{Claim, PERMIT_TTL_MS, WaitTerms};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -55,7 +55,7 @@ pub(crate) struct Permits {
 pub(crate) struct Parts {
     pub(crate) hot: Arc<Hot>,
     pub(crate) clock: Arc<Clock>,
-    /// Caps of those who wait, as they are now.
+    /// Caps of those who wait, and how long permits last, as they are now.
     pub(crate) config: Arc<Published>,
     pub(crate) live: Live,
     pub(crate) metrics: Arc<Metrics>,
@@ -65,6 +65,14 @@ pub(crate) struct Parts {
     pub(crate) tasks: TaskTracker,
     /// Cancelled when this replica ends: nobody waits here any more.
     pub(crate) drain: CancellationToken,
+}
+
+impl Parts {
+    /// How long a permit lasts that nobody renews, in ms.
+    fn ttl_ms(&self) -> u64 {
+        let config = self.config.config();
+        config.map_or(PERMIT_TTL_MS, |config| config.settings.permits.ttl_ms)
+    }
 }
 
 /// Whose permits.

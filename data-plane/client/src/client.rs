@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
@@ -13,6 +13,7 @@ use tidegate_core::ids::{
 };
 use tidegate_core::outcome::AttemptOutcome;
 use tidegate_core::pace::LinePace;
+use tidegate_core::permit::RENEW_EVERY_MS;
 use tidegate_core::time::Timestamp;
 use tidegate_core::usage::{OpenAttempt, UsageRecord};
 use tidegate_proto::config::v1 as proto;
@@ -263,9 +264,10 @@ impl PlaneClient {
                 stop,
                 ..
             } = &*keeping;
+            let every = || keeping.heartbeat();
             tokio::join!(
-                permits.keep(replicas, stop),
-                admissions.keep(replicas, stop),
+                permits.keep(replicas, every, stop),
+                admissions.keep(replicas, every, stop),
                 learned.tidy(|| clock.at(Instant::now()), stop),
             );
         });
@@ -467,6 +469,15 @@ impl fmt::Debug for PlaneClient {
 }
 
 impl Inner {
+    /// How often it is told what is held (`permits.heartbeatMs`).
+    fn heartbeat(&self) -> Duration {
+        let snapshot = self.snapshot.load();
+        let configured = snapshot
+            .as_ref()
+            .map(|snapshot| snapshot.config.settings.heartbeat_ms());
+        Duration::from_millis(configured.unwrap_or(RENEW_EVERY_MS))
+    }
+
     /// Version of the configuration in force, wherever it came from; 0 without one.
     pub(crate) fn configuration_version(&self) -> u64 {
         *self.installed.borrow()

@@ -2,7 +2,7 @@
 //! (decisions 44, 62). With them it keeps alive the probes of attempts without a verdict.
 //!
 //! Every attempt is known here from when it gets its number until it is answered, and longer if it holds a permit. Every
-//! 10 s the control plane is told all of them, so that what is not in that message can be freed: a permit that was lost
+//! 10 s (`permits.heartbeatMs`) the control plane is told all of them, so that what is not in that message can be freed: a permit that was lost
 //! on its way, or whose return was. Permits of ended attempts are given back at once and together, again and again until
 //! it was heard, and until then every question names them. Nothing waits for either message.
 //!
@@ -19,12 +19,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use prometheus_client::metrics::gauge::Gauge;
 use tidegate_core::ids::{ConnectionId, PlaneIncarnation, ProviderId};
-use tidegate_core::permit::RENEW_EVERY_MS;
 use tidegate_proto::routing::v1::{
     HeldPermits, HeldProbe, KeepPermitsRequest, ReleasePermitsRequest,
 };
 use tokio::sync::Notify;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::ClientMetrics;
@@ -39,6 +38,8 @@ const MAX_PROBES: usize = 1_024;
 const MAX_RELEASED: usize = 1_024;
 /// Most of those that are named in a question.
 const MAX_NAMED: usize = 256;
+/// How soon a changed interval is noticed.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How soon what could not be renewed, or given back, is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
@@ -334,18 +335,35 @@ impl Permits {
         by_pool(unheard.into_iter().take(MAX_NAMED).cloned())
     }
 
-    /// Keeps permits alive until told to stop.
-    pub(crate) async fn keep(&self, replicas: &Replicas, stop: &CancellationToken) {
-        let mut pause = Duration::from_millis(RENEW_EVERY_MS);
-        while stop.run_until_cancelled(sleep(pause)).await.is_some() {
-            pause = Duration::from_millis(RENEW_EVERY_MS);
+    /// Keeps permits alive until told to stop; `every` says how often, now.
+    pub(crate) async fn keep(
+        &self,
+        replicas: &Replicas,
+        every: impl Fn() -> Duration,
+        stop: &CancellationToken,
+    ) {
+        let mut told = Instant::now();
+        let mut failed = false;
+        loop {
+            // What was granted under a setting that has become shorter meanwhile ends sooner, so it is looked at often.
+            let pause = if failed { TRY_AGAIN } else { every() };
+            let left = pause.saturating_sub(told.elapsed());
+            if !left.is_zero() {
+                let pause = sleep(left.min(LOOK_EVERY));
+                if stop.run_until_cancelled(pause).await.is_none() {
+                    return;
+                }
+                continue;
+            }
+            told = Instant::now();
+            failed = false;
             let Some(message) = self.message() else {
                 continue;
             };
             if !tell(replicas, self.kind, Message::Keep(message)).await {
                 self.metrics.permit_renewals_failed.inc();
                 self.state.lock().tell = true;
-                pause = TRY_AGAIN;
+                failed = true;
             }
         }
     }

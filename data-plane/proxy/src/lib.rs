@@ -54,6 +54,7 @@ mod server;
 mod sse;
 mod stream;
 mod upstream;
+mod waiting_room;
 
 pub use control_port::ControlPort;
 pub use heartbeat::Heartbeats;

@@ -30,7 +30,7 @@ pub struct Limits {
     pub heartbeats: Heartbeats,
     /// Client connections at once; further ones wait in the kernel's queue.
     pub max_connections: usize,
-    /// Requests that may wait for a cooldown at once (decision 28), and as many for the answer of another.
+    /// Requests with an `Idempotency-Key` that may wait at once for the answer of another.
     pub max_waiting: usize,
     /// What is remembered of requests with an `Idempotency-Key`.
     pub idempotency: WindowLimits,

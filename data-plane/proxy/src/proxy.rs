@@ -20,6 +20,7 @@ use crate::queues::Queues;
 use crate::retries::Retries;
 use crate::server;
 use crate::upstream::Upstream;
+use crate::waiting_room::WaitingRoom;
 
 /// Time for clients to take the in-band error of a stream that was ended by a drain.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -56,7 +57,7 @@ pub(crate) struct Shared<C> {
     pub(crate) metrics: Metrics,
     pub(crate) registry: Arc<RwLock<Registry>>,
     /// Room for requests that wait for a cooldown.
-    pub(crate) waiting: Semaphore,
+    pub(crate) waiting: WaitingRoom,
     /// Room for notes that are being made.
     pub(crate) handoffs: Arc<Semaphore>,
     /// How much of what is in flight are retries.
@@ -107,7 +108,7 @@ impl<C: ControlPort> Proxy<C> {
                 &limits.upstream_authorities,
                 metrics.upstream_resends.clone(),
             )?,
-            waiting: Semaphore::new(limits.max_waiting.min(Semaphore::MAX_PERMITS)),
+            waiting: WaitingRoom::default(),
             handoffs: Arc::new(Semaphore::new(MAX_HANDOFFS)),
             retries: Arc::default(),
             queues: Queues::new(metrics.queued.clone()),

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{AttemptId, ConnectionId, ModelId, PlaneIncarnation, ProviderId};
-use crate::permit::{self, Asker, MAX_PERMITS, Pool};
+use crate::permit::{self, Asker, MAX_PERMITS, PERMIT_TTL_MS, Pool, Term};
 use crate::state::codec::CodecError;
 use crate::time::Timestamp;
 
@@ -41,7 +41,7 @@ const MAX_LEARNED: usize = 16;
 const CLOCKS_DIFFER_MS: u64 = 1_000;
 
 /// What is enforced. A member that nobody set enforces nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PaceLimits {
     /// Requests a minute; as many may come at once when none came for a minute.
     pub per_minute: Option<u32>,
@@ -49,6 +49,20 @@ pub struct PaceLimits {
     pub apart_ms: u64,
     /// Requests at once, at most [`MAX_PERMITS`].
     pub concurrent: Option<u32>,
+    /// How long one of them counts that its data plane does not renew, in ms.
+    pub ttl_ms: u64,
+}
+
+impl Default for PaceLimits {
+    /// Nothing is enforced.
+    fn default() -> Self {
+        Self {
+            per_minute: None,
+            apart_ms: 0,
+            concurrent: None,
+            ttl_ms: PERMIT_TTL_MS,
+        }
+    }
 }
 
 /// What went to a connection lately.
@@ -120,7 +134,7 @@ impl PaceLimits {
     /// Whether nothing is enforced.
     #[must_use]
     pub fn is_free(self) -> bool {
-        self == Self::default()
+        self.per_minute.is_none() && self.apart_ms == 0 && self.concurrent.is_none()
     }
 
     /// The part that each of `planes` data planes may use while nobody counts for all of them: at least one request,
@@ -131,27 +145,24 @@ impl PaceLimits {
             per_minute: self.per_minute.map(|limit| permit::share(limit, planes)),
             apart_ms: self.apart_ms.saturating_mul(u64::from(planes.max(1))),
             concurrent: self.concurrent.map(|limit| permit::share(limit, planes)),
+            ..self
         }
     }
 }
 
 impl Pace {
     /// Lets an attempt go if all limits allow it and those that waited longer, and counts it then; its data plane waits
-    /// no longer. One that runs already, or went within [`ASKED_AGAIN_MS`], goes again uncounted: who hears nothing asks
-    /// another replica.
-    pub fn admit(&mut self, attempt: AttemptId, limits: PaceLimits, now: Timestamp) -> Admitted {
-        self.admit_counted(attempt, None, limits, now).0
-    }
-
-    /// The same for a request to this model, which what is learned of it may hold back; with how it stands to that.
-    pub fn admit_for(
+    /// no longer. What is learned of `model`, where one is named, holds it back besides; how it stands to that is told.
+    /// One that runs already, or went within [`ASKED_AGAIN_MS`], goes again uncounted: who hears nothing asks another
+    /// replica.
+    pub fn admit(
         &mut self,
-        model: &ModelId,
         attempt: AttemptId,
+        model: Option<&ModelId>,
         limits: PaceLimits,
         now: Timestamp,
     ) -> (Admitted, Option<Standing>) {
-        let (admitted, place) = self.admit_counted(attempt, Some(model), limits, now);
+        let (admitted, place) = self.admit_counted(attempt, model, limits, now);
         (admitted, self.standing(model, place, now))
     }
 
@@ -175,8 +186,12 @@ impl Pace {
         if let Some(cap) = limits.concurrent {
             let cap = cap.clamp(1, MAX_PERMITS);
             // There is room, as was just found.
+            let term = Term {
+                now,
+                ttl_ms: limits.ttl_ms,
+            };
             self.running
-                .acquire(attempt, None, cap, Asker::Newcomer, now);
+                .acquire(attempt, None, cap, Asker::Newcomer, term);
         }
         let is_paced = limits.per_minute.is_some() || limits.apart_ms > 0 || place.is_some();
         if is_paced && limits.concurrent.is_none() {
@@ -207,53 +222,41 @@ impl Pace {
     }
 
     /// How one stands to what is learned of a model; `None` when that is nothing.
-    fn standing(&self, model: &ModelId, place: Option<Place>, now: Timestamp) -> Option<Standing> {
-        let until = self.learned.get(model)?.ends_at();
+    fn standing(
+        &self,
+        model: Option<&ModelId>,
+        place: Option<Place>,
+        now: Timestamp,
+    ) -> Option<Standing> {
+        let until = self.learned.get(model?)?.ends_at();
         (until > now).then_some(Standing { place, until })
     }
 
     /// Whether the first one that waits in a data plane would go, which is remembered: those who come later let it go
-    /// first, until [`WORD_TTL_MS`] after it should have come back.
+    /// first, until [`WORD_TTL_MS`] after it should have come back. One that waits for its model's window leaves no word,
+    /// for others of its data plane go before it; a word of theirs stays.
     pub fn look(
-        &mut self,
-        plane: PlaneIncarnation,
-        limits: PaceLimits,
-        now: Timestamp,
-    ) -> Admitted {
-        self.look_counted(plane, None, limits, now)
-    }
-
-    /// The same for a request to this model, which what is learned of it may hold back; with how it stands to that.
-    pub fn look_for(
-        &mut self,
-        model: &ModelId,
-        plane: PlaneIncarnation,
-        limits: PaceLimits,
-        now: Timestamp,
-    ) -> (Admitted, Option<Standing>) {
-        let found = self.look_counted(plane, Some(model), limits, now);
-        (found, self.standing(model, None, now))
-    }
-
-    fn look_counted(
         &mut self,
         plane: PlaneIncarnation,
         model: Option<&ModelId>,
         limits: PaceLimits,
         now: Timestamp,
-    ) -> Admitted {
+    ) -> (Admitted, Option<Standing>) {
         self.waiting.retain(|_, word| word.until > now);
         self.pass_learned(now);
         let found = self.finds(plane, model, limits, now);
-        let back = match found {
-            Admitted::Now | Admitted::Full => now,
-            Admitted::NotBefore(then) => then.min(now.plus_ms(LOOK_AGAIN_MS)),
-            // One that waits for its model's window keeps no place free for it: other models may use the account.
-            Admitted::Spent(_) => {
-                self.waiting.remove(&plane);
-                return found;
+        match found {
+            Admitted::Now | Admitted::Full => self.leaves_word(plane, now, now),
+            Admitted::NotBefore(then) => {
+                self.leaves_word(plane, then.min(now.plus_ms(LOOK_AGAIN_MS)), now);
             }
-        };
+            Admitted::Spent(_) => {}
+        }
+        (found, self.standing(model, None, now))
+    }
+
+    /// A data plane waits, and its first one comes back then.
+    fn leaves_word(&mut self, plane: PlaneIncarnation, back: Timestamp, now: Timestamp) {
         let known = self.waiting.get(&plane).copied();
         // Said again only when half of its time has passed, so that waiting alone writes little.
         let holds = known.is_some_and(|word| word.until >= back.plus_ms(WORD_TTL_MS / 2));
@@ -265,7 +268,6 @@ impl Pace {
             };
             self.waiting.insert(plane, word);
         }
-        found
     }
 
     /// Forgets what has ended.

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::config::Document;
 use crate::ids::{AttemptId, PlaneIncarnation};
+use crate::permit::PERMIT_TTL_MS;
 use crate::settings::Overrides;
 
 use super::*;
@@ -107,13 +108,26 @@ const FREE: PaceLimits = PaceLimits {
     per_minute: None,
     apart_ms: 0,
     concurrent: None,
+    ttl_ms: PERMIT_TTL_MS,
 };
+
+/// A request to a model of which nothing is learned.
+fn admit(pace: &mut Pace, attempt: AttemptId, limits: PaceLimits, now: Timestamp) -> Admitted {
+    pace.admit(attempt, None, limits, now).0
+}
+
+fn look(pace: &mut Pace, plane: PlaneIncarnation, limits: PaceLimits, now: Timestamp) -> Admitted {
+    pace.look(plane, None, limits, now).0
+}
 
 #[test]
 fn without_limits_everything_goes_at_once() {
     let mut pace = Pace::default();
     for number in 0..1_000 {
-        assert_eq!(pace.admit(attempt(1, number), FREE, at(0)), Admitted::Now);
+        assert_eq!(
+            admit(&mut pace, attempt(1, number), FREE, at(0)),
+            Admitted::Now
+        );
     }
 }
 
@@ -124,12 +138,18 @@ fn requests_keep_a_distance() {
         ..FREE
     };
     let mut pace = Pace::default();
-    assert_eq!(pace.admit(attempt(1, 1), limits, at(0)), Admitted::Now);
     assert_eq!(
-        pace.admit(attempt(2, 1), limits, at(199)),
+        admit(&mut pace, attempt(1, 1), limits, at(0)),
+        Admitted::Now
+    );
+    assert_eq!(
+        admit(&mut pace, attempt(2, 1), limits, at(199)),
         Admitted::NotBefore(at(200))
     );
-    assert_eq!(pace.admit(attempt(2, 1), limits, at(200)), Admitted::Now);
+    assert_eq!(
+        admit(&mut pace, attempt(2, 1), limits, at(200)),
+        Admitted::Now
+    );
 }
 
 #[test]
@@ -140,16 +160,22 @@ fn so_many_a_minute_of_which_all_may_come_at_once() {
     };
     let mut pace = Pace::default();
     for number in 1..=3 {
-        assert_eq!(pace.admit(attempt(1, number), limits, at(0)), Admitted::Now);
+        assert_eq!(
+            admit(&mut pace, attempt(1, number), limits, at(0)),
+            Admitted::Now
+        );
     }
     // One for every 20 s from then on.
     assert_eq!(
-        pace.admit(attempt(1, 4), limits, at(1)),
+        admit(&mut pace, attempt(1, 4), limits, at(1)),
         Admitted::NotBefore(at(20_000))
     );
-    assert_eq!(pace.admit(attempt(1, 4), limits, at(20_000)), Admitted::Now);
     assert_eq!(
-        pace.admit(attempt(1, 5), limits, at(20_000)),
+        admit(&mut pace, attempt(1, 4), limits, at(20_000)),
+        Admitted::Now
+    );
+    assert_eq!(
+        admit(&mut pace, attempt(1, 5), limits, at(20_000)),
         Admitted::NotBefore(at(40_000))
     );
 }
@@ -161,23 +187,35 @@ fn so_many_at_once_until_one_ends() {
         ..FREE
     };
     let mut pace = Pace::default();
-    assert_eq!(pace.admit(attempt(1, 1), limits, at(0)), Admitted::Now);
-    assert_eq!(pace.admit(attempt(2, 1), limits, at(1)), Admitted::Full);
+    assert_eq!(
+        admit(&mut pace, attempt(1, 1), limits, at(0)),
+        Admitted::Now
+    );
+    assert_eq!(
+        admit(&mut pace, attempt(2, 1), limits, at(1)),
+        Admitted::Full
+    );
     pace.running().release(attempt(1, 1));
-    assert_eq!(pace.admit(attempt(2, 1), limits, at(2)), Admitted::Now);
+    assert_eq!(
+        admit(&mut pace, attempt(2, 1), limits, at(2)),
+        Admitted::Now
+    );
 }
 
 #[rstest]
 #[case::a_minute(PaceLimits { per_minute: Some(1), ..FREE })]
 #[case::apart(PaceLimits { apart_ms: 60_000, ..FREE })]
-#[case::all(PaceLimits { per_minute: Some(1), apart_ms: 10, concurrent: Some(1) })]
+#[case::all(PaceLimits { per_minute: Some(1), apart_ms: 10, concurrent: Some(1), ..FREE })]
 fn who_asks_again_is_counted_once(#[case] limits: PaceLimits) {
     let mut pace = Pace::default();
     for ms in [0, 1, ASKED_AGAIN_MS - 1] {
-        assert_eq!(pace.admit(attempt(1, 1), limits, at(ms)), Admitted::Now);
+        assert_eq!(
+            admit(&mut pace, attempt(1, 1), limits, at(ms)),
+            Admitted::Now
+        );
     }
     pace.running().release(attempt(1, 1));
-    let other = pace.admit(attempt(1, 2), limits, at(ASKED_AGAIN_MS));
+    let other = admit(&mut pace, attempt(1, 2), limits, at(ASKED_AGAIN_MS));
     assert_eq!(other, Admitted::NotBefore(at(60_000)));
     assert!(pace.ends_at(limits) >= at(60_000));
 }
@@ -190,11 +228,14 @@ fn only_so_many_are_remembered() {
     };
     let mut pace = Pace::default();
     for number in 0..1_000 {
-        assert_eq!(pace.admit(attempt(1, number), limits, at(0)), Admitted::Now);
+        assert_eq!(
+            admit(&mut pace, attempt(1, number), limits, at(0)),
+            Admitted::Now
+        );
     }
     let bytes = serde_json::to_vec(&pace).unwrap().len();
     assert!(bytes < 32 * 1_024, "{bytes}");
-    pace.admit(attempt(1, 1_000), limits, at(ASKED_AGAIN_MS));
+    admit(&mut pace, attempt(1, 1_000), limits, at(ASKED_AGAIN_MS));
     assert!(serde_json::to_vec(&pace).unwrap().len() < 512);
 }
 
@@ -212,7 +253,7 @@ proptest! {
         for (number, (passes, behind)) in (0_u64..).zip(steps) {
             time += passes;
             let now = at(1_000 + time - behind);
-            if pace.admit(attempt(1, number), limits, now) == Admitted::Now {
+            if admit(&mut pace, attempt(1, number), limits, now) == Admitted::Now {
                 went += 1;
             }
             let most = u64::from(per_minute) * (60_000 + 1_000 + time) / 60_000 + 1;
@@ -230,10 +271,10 @@ fn a_clock_that_stepped_back_holds_up_nobody_for_ever() {
     };
     let mut pace = Pace::default();
     assert_eq!(
-        pace.admit(attempt(1, 1), limits, at(900_000)),
+        admit(&mut pace, attempt(1, 1), limits, at(900_000)),
         Admitted::Now
     );
-    let Admitted::NotBefore(then) = pace.admit(attempt(1, 2), limits, at(0)) else {
+    let Admitted::NotBefore(then) = admit(&mut pace, attempt(1, 2), limits, at(0)) else {
         panic!("it was not counted");
     };
     assert!(then <= at(60_000));
@@ -245,15 +286,22 @@ fn who_must_wait_for_one_limit_uses_up_nothing_of_the_others() {
         per_minute: Some(2),
         apart_ms: 200,
         concurrent: Some(1),
+        ..FREE
     };
     let mut pace = Pace::default();
-    assert_eq!(pace.admit(attempt(1, 1), limits, at(0)), Admitted::Now);
+    assert_eq!(
+        admit(&mut pace, attempt(1, 1), limits, at(0)),
+        Admitted::Now
+    );
     let before = pace.clone();
     assert_eq!(
-        pace.admit(attempt(1, 2), limits, at(100)),
+        admit(&mut pace, attempt(1, 2), limits, at(100)),
         Admitted::NotBefore(at(200))
     );
-    assert_eq!(pace.admit(attempt(1, 2), limits, at(200)), Admitted::Full);
+    assert_eq!(
+        admit(&mut pace, attempt(1, 2), limits, at(200)),
+        Admitted::Full
+    );
     assert_eq!(pace, before);
 }
 
@@ -265,8 +313,14 @@ fn a_request_that_runs_is_counted_once() {
         ..FREE
     };
     let mut pace = Pace::default();
-    assert_eq!(pace.admit(attempt(1, 1), limits, at(0)), Admitted::Now);
-    assert_eq!(pace.admit(attempt(1, 1), limits, at(1)), Admitted::Now);
+    assert_eq!(
+        admit(&mut pace, attempt(1, 1), limits, at(0)),
+        Admitted::Now
+    );
+    assert_eq!(
+        admit(&mut pace, attempt(1, 1), limits, at(1)),
+        Admitted::Now
+    );
     assert_eq!(pace.running().held(at(1)), 1);
 }
 
@@ -278,12 +332,15 @@ fn a_limit_that_is_lowered_acts_at_once() {
         ..FREE
     };
     assert_eq!(
-        pace.admit(attempt(1, 1), limit(1_000), at(0)),
+        admit(&mut pace, attempt(1, 1), limit(1_000), at(0)),
         Admitted::Now
     );
-    assert_eq!(pace.admit(attempt(1, 2), limit(1), at(1)), Admitted::Now);
     assert_eq!(
-        pace.admit(attempt(1, 3), limit(1), at(1)),
+        admit(&mut pace, attempt(1, 2), limit(1), at(1)),
+        Admitted::Now
+    );
+    assert_eq!(
+        admit(&mut pace, attempt(1, 3), limit(1), at(1)),
         Admitted::NotBefore(at(60_001))
     );
 }
@@ -296,11 +353,11 @@ fn a_clock_that_went_back_blocks_nobody_for_long() {
     };
     let mut pace = Pace::default();
     assert_eq!(
-        pace.admit(attempt(1, 1), limits, at(900_000)),
+        admit(&mut pace, attempt(1, 1), limits, at(900_000)),
         Admitted::Now
     );
     assert_eq!(
-        pace.admit(attempt(1, 2), limits, at(0)),
+        admit(&mut pace, attempt(1, 2), limits, at(0)),
         Admitted::NotBefore(at(200))
     );
 }
@@ -311,11 +368,13 @@ fn each_data_plane_may_use_a_part_of_the_limits() {
         per_minute: Some(100),
         apart_ms: 200,
         concurrent: Some(2),
+        ..FREE
     };
     let part = PaceLimits {
         per_minute: Some(25),
         apart_ms: 800,
         concurrent: Some(1),
+        ..FREE
     };
     assert_eq!(limits.share(4), part);
     assert_eq!(limits.share(0), limits);
@@ -328,10 +387,14 @@ fn a_stored_pace_is_read_back_and_ends() {
         per_minute: Some(2),
         apart_ms: 200,
         concurrent: Some(1),
+        ..FREE
     };
     let mut pace = Pace::default();
     assert_eq!(pace.ends_at(limits), Timestamp::default());
-    assert_eq!(pace.admit(attempt(1, 1), limits, at(0)), Admitted::Now);
+    assert_eq!(
+        admit(&mut pace, attempt(1, 1), limits, at(0)),
+        Admitted::Now
+    );
     let text = serde_json::to_string(&pace).unwrap();
     assert_eq!(serde_json::from_str::<Pace>(&text).unwrap(), pace);
     // Once it is over, it is as if nothing had been.
@@ -343,8 +406,8 @@ fn a_stored_pace_is_read_back_and_ends() {
         fresh.running().prune(now);
         pace.running().prune(now);
         let (aged, fresh) = (
-            pace.admit(attempt(1, number), limits, now),
-            fresh.admit(attempt(1, number), limits, now),
+            admit(&mut pace, attempt(1, number), limits, now),
+            admit(&mut fresh, attempt(1, number), limits, now),
         );
         assert_eq!(aged, fresh);
     }
@@ -359,18 +422,18 @@ proptest! {
         apart_ms in 0_u64..500,
         steps in proptest::collection::vec(0_u64..3_000, 1..80),
     ) {
-        let limits = PaceLimits { per_minute: Some(per_minute), apart_ms, concurrent: None };
+        let limits = PaceLimits { per_minute: Some(per_minute), apart_ms, ..FREE };
         let mut pace = Pace::default();
         let mut now = at(0);
         let mut gone: Vec<Timestamp> = Vec::new();
         for (number, ms) in (1..).zip(steps) {
             now = now.plus_ms(ms);
-            match pace.admit(attempt(1, number), limits, now) {
+            match admit(&mut pace, attempt(1, number), limits, now) {
                 Admitted::Now => gone.push(now),
                 Admitted::NotBefore(then) => {
                     prop_assert!(then > now);
                     let mut later = pace.clone();
-                    prop_assert_eq!(later.admit(attempt(1, number), limits, then), Admitted::Now);
+                    prop_assert_eq!(admit(&mut later, attempt(1, number), limits, then), Admitted::Now);
                 }
                 found @ (Admitted::Full | Admitted::Spent(_)) => {
                     prop_assert!(false, "there is no such limit: {found:?}");
@@ -403,22 +466,37 @@ fn a_place_that_comes_free_goes_to_the_data_plane_that_waits_longest() {
         ..FREE
     };
     let mut pace = Pace::default();
-    assert_eq!(pace.admit(attempt(1, 1), limits, at(0)), Admitted::Now);
-    assert_eq!(pace.look(waits(2), limits, at(1)), Admitted::Full);
-    assert_eq!(pace.look(waits(1), limits, at(2)), Admitted::Full);
+    assert_eq!(
+        admit(&mut pace, attempt(1, 1), limits, at(0)),
+        Admitted::Now
+    );
+    assert_eq!(look(&mut pace, waits(2), limits, at(1)), Admitted::Full);
+    assert_eq!(look(&mut pace, waits(1), limits, at(2)), Admitted::Full);
     // The data plane that frees it hears of it first, and does not take it.
     pace.running().release(attempt(1, 1));
-    assert_eq!(pace.look(waits(1), limits, at(100)), Admitted::Full);
-    assert_eq!(pace.admit(attempt(1, 2), limits, at(100)), Admitted::Full);
-    assert_eq!(pace.admit(attempt(3, 1), limits, at(100)), Admitted::Full);
-    assert_eq!(pace.look(waits(2), limits, at(200)), Admitted::Now);
-    assert_eq!(pace.admit(attempt(2, 1), limits, at(210)), Admitted::Now);
+    assert_eq!(look(&mut pace, waits(1), limits, at(100)), Admitted::Full);
+    assert_eq!(
+        admit(&mut pace, attempt(1, 2), limits, at(100)),
+        Admitted::Full
+    );
+    assert_eq!(
+        admit(&mut pace, attempt(3, 1), limits, at(100)),
+        Admitted::Full
+    );
+    assert_eq!(look(&mut pace, waits(2), limits, at(200)), Admitted::Now);
+    assert_eq!(
+        admit(&mut pace, attempt(2, 1), limits, at(210)),
+        Admitted::Now
+    );
     // It stands last now, and the other one is next.
-    assert_eq!(pace.look(waits(2), limits, at(211)), Admitted::Full);
+    assert_eq!(look(&mut pace, waits(2), limits, at(211)), Admitted::Full);
     pace.running().release(attempt(2, 1));
-    assert_eq!(pace.look(waits(2), limits, at(212)), Admitted::Full);
-    assert_eq!(pace.look(waits(1), limits, at(300)), Admitted::Now);
-    assert_eq!(pace.admit(attempt(1, 3), limits, at(301)), Admitted::Now);
+    assert_eq!(look(&mut pace, waits(2), limits, at(212)), Admitted::Full);
+    assert_eq!(look(&mut pace, waits(1), limits, at(300)), Admitted::Now);
+    assert_eq!(
+        admit(&mut pace, attempt(1, 3), limits, at(301)),
+        Admitted::Now
+    );
 }
 
 #[test]
@@ -430,12 +508,12 @@ fn data_planes_with_backlogs_take_turns() {
     let mut pace = Pace::default();
     let mut went = Vec::new();
     let mut runs = attempt(1, 0);
-    assert_eq!(pace.admit(runs, limits, at(0)), Admitted::Now);
+    assert_eq!(admit(&mut pace, runs, limits, at(0)), Admitted::Now);
     for number in 1..=9 {
         let ends = at(2_000 * number);
         for before in [1_900, 1_300, 700, 100] {
             for plane in 1..=3 {
-                let found = pace.look(waits(plane), limits, ends.minus_ms(before));
+                let found = look(&mut pace, waits(plane), limits, ends.minus_ms(before));
                 assert_eq!(found, Admitted::Full);
             }
         }
@@ -444,8 +522,8 @@ fn data_planes_with_backlogs_take_turns() {
         let first = runs.plane.0;
         for plane in [first, first % 3 + 1, (first + 1) % 3 + 1] {
             let asks = attempt(plane, number);
-            if pace.look(asks.plane, limits, ends) == Admitted::Now
-                && pace.admit(asks, limits, ends.plus_ms(3)) == Admitted::Now
+            if look(&mut pace, asks.plane, limits, ends) == Admitted::Now
+                && admit(&mut pace, asks, limits, ends.plus_ms(3)) == Admitted::Now
             {
                 went.push(plane);
                 runs = asks;
@@ -468,23 +546,29 @@ fn data_planes_with_backlogs_take_turns() {
 fn whoever_waits_longest_goes_first_at_a_pace(#[case] limits: PaceLimits, #[case] burst: u64) {
     let mut pace = Pace::default();
     for number in 1..=burst {
-        assert_eq!(pace.admit(attempt(1, number), limits, at(0)), Admitted::Now);
+        assert_eq!(
+            admit(&mut pace, attempt(1, number), limits, at(0)),
+            Admitted::Now
+        );
     }
     let next = Admitted::NotBefore(at(1_000));
     let after = Admitted::NotBefore(at(2_000));
-    assert_eq!(pace.look(waits(2), limits, at(1)), next);
-    assert_eq!(pace.look(waits(1), limits, at(2)), after);
+    assert_eq!(look(&mut pace, waits(2), limits, at(1)), next);
+    assert_eq!(look(&mut pace, waits(1), limits, at(2)), after);
     let late = attempt(1, burst + 1);
-    assert_eq!(pace.admit(late, limits, at(1_000)), after);
-    assert_eq!(pace.look(waits(2), limits, at(1_005)), Admitted::Now);
-    assert_eq!(pace.admit(attempt(2, 1), limits, at(1_008)), Admitted::Now);
-    let found = pace.look(waits(2), limits, at(1_009));
+    assert_eq!(admit(&mut pace, late, limits, at(1_000)), after);
+    assert_eq!(look(&mut pace, waits(2), limits, at(1_005)), Admitted::Now);
+    assert_eq!(
+        admit(&mut pace, attempt(2, 1), limits, at(1_008)),
+        Admitted::Now
+    );
+    let found = look(&mut pace, waits(2), limits, at(1_009));
     assert!(
         matches!(found, Admitted::NotBefore(then) if then > at(2_100)),
         "{found:?}"
     );
-    assert_eq!(pace.look(waits(1), limits, at(2_008)), Admitted::Now);
-    assert_eq!(pace.admit(late, limits, at(2_010)), Admitted::Now);
+    assert_eq!(look(&mut pace, waits(1), limits, at(2_008)), Admitted::Now);
+    assert_eq!(admit(&mut pace, late, limits, at(2_010)), Admitted::Now);
 }
 
 #[rstest]
@@ -492,11 +576,14 @@ fn whoever_waits_longest_goes_first_at_a_pace(#[case] limits: PaceLimits, #[case
 #[case::a_minute(PaceLimits { per_minute: Some(1), ..FREE })]
 fn nothing_stays_free_for_long_for_one_that_left(#[case] limits: PaceLimits) {
     let mut pace = Pace::default();
-    assert_eq!(pace.look(waits(1), limits, at(0)), Admitted::Now);
-    assert_ne!(pace.admit(attempt(2, 1), limits, at(1)), Admitted::Now);
+    assert_eq!(look(&mut pace, waits(1), limits, at(0)), Admitted::Now);
+    assert_ne!(
+        admit(&mut pace, attempt(2, 1), limits, at(1)),
+        Admitted::Now
+    );
     assert!(pace.ends_at(limits) >= at(WORD_TTL_MS));
     let then = at(WORD_TTL_MS);
-    assert_eq!(pace.admit(attempt(2, 1), limits, then), Admitted::Now);
+    assert_eq!(admit(&mut pace, attempt(2, 1), limits, then), Admitted::Now);
 }
 
 #[test]
@@ -506,20 +593,26 @@ fn a_word_lasts_as_long_as_its_data_plane_looks_and_is_seldom_said_again() {
         ..FREE
     };
     let mut pace = Pace::default();
-    assert_eq!(pace.admit(attempt(1, 1), limits, at(0)), Admitted::Now);
+    assert_eq!(
+        admit(&mut pace, attempt(1, 1), limits, at(0)),
+        Admitted::Now
+    );
     let (mut writes, mut before) = (0, pace.clone());
     for ms in (200..=20_000).step_by(200) {
-        assert_eq!(pace.look(waits(1), limits, at(ms)), Admitted::Full);
+        assert_eq!(look(&mut pace, waits(1), limits, at(ms)), Admitted::Full);
         if ms > 1_000 {
-            assert_eq!(pace.look(waits(2), limits, at(ms)), Admitted::Full);
+            assert_eq!(look(&mut pace, waits(2), limits, at(ms)), Admitted::Full);
         }
         writes += u32::from(pace != before);
         before = pace.clone();
     }
     assert!(writes <= 50, "{writes}");
     pace.running().release(attempt(1, 1));
-    assert_eq!(pace.look(waits(2), limits, at(20_001)), Admitted::Full);
-    assert_eq!(pace.look(waits(1), limits, at(20_001)), Admitted::Now);
+    assert_eq!(
+        look(&mut pace, waits(2), limits, at(20_001)),
+        Admitted::Full
+    );
+    assert_eq!(look(&mut pace, waits(1), limits, at(20_001)), Admitted::Now);
 }
 
 #[test]
@@ -530,7 +623,7 @@ fn only_so_many_data_planes_are_known_to_wait() {
     };
     let mut pace = Pace::default();
     for plane in 1..=1_000 {
-        pace.look(waits(plane), limits, at(0));
+        look(&mut pace, waits(plane), limits, at(0));
     }
     let bytes = serde_json::to_vec(&pace).unwrap().len();
     assert!(bytes < 8 * 1_024, "{bytes}");

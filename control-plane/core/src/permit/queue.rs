@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use crate::ids::AttemptId;
 use crate::time::Timestamp;
 
-use super::{Asker, Claim, Pool, Shares};
+use super::{Asker, Claim, Pool, Shares, Term};
 
 /// Most that wait in one replica for one connection, whatever the queues of combos allow.
 const MAX_WAITERS: usize = 1_024;
@@ -100,19 +100,14 @@ impl Queue {
 
     /// Gives what is free to the first ones and says in the pool how many are left waiting. Returns who was given a
     /// permit; they leave when the pool is stored.
-    pub fn serve(
-        &self,
-        pool: &mut Pool,
-        replica: &str,
-        cap: u32,
-        now: Timestamp,
-    ) -> Vec<AttemptId> {
+    pub fn serve(&self, pool: &mut Pool, replica: &str, cap: u32, term: Term) -> Vec<AttemptId> {
+        let now = term.now;
         let mut granted = Vec::new();
         for (index, waiter) in self.waiters.iter().enumerate() {
             let left = self.waiters.len().saturating_sub(index);
             pool.tell_waiting(replica, super::count(left), waiter.since, now);
             let asker = Asker::Queued(replica);
-            if !pool.acquire(waiter.attempt, None, cap, asker, now) {
+            if !pool.acquire(waiter.attempt, None, cap, asker, term) {
                 return granted;
             }
             pool.claim(waiter.attempt, waiter.claim);
@@ -123,10 +118,10 @@ impl Queue {
     }
 
     /// The same from the parts of data planes, the store being away.
-    pub fn serve_shares(&self, shares: &mut Shares, share: u32, now: Timestamp) -> Vec<AttemptId> {
+    pub fn serve_shares(&self, shares: &mut Shares, share: u32, term: Term) -> Vec<AttemptId> {
         self.waiters
             .iter()
-            .filter(|waiter| shares.acquire((waiter.attempt, waiter.claim), None, share, now))
+            .filter(|waiter| shares.acquire((waiter.attempt, waiter.claim), None, share, term))
             .map(|waiter| waiter.attempt)
             .collect()
     }

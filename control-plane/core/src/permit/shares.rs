@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::ids::{AttemptId, PlaneIncarnation};
 use crate::time::Timestamp;
 
-use super::{Claim, MAX_PERMITS, PERMIT_TTL_MS, Pool};
+use super::{Claim, MAX_PERMITS, Pool, Term};
 
 /// What a replica knows of a connection's permits while the store is away: each data plane may hold its part of the cap,
 /// and what it held before counts towards it.
@@ -30,16 +30,16 @@ impl Shares {
         (attempt, claim): (AttemptId, Claim),
         replaces: Option<AttemptId>,
         share: u32,
-        now: Timestamp,
+        term: Term,
     ) -> bool {
         if let Some(old) = replaces.filter(|old| *old != attempt) {
             self.release(old);
         }
-        if !self.has_room(attempt, None, share, now) {
+        if !self.has_room(attempt, None, share, term.now) {
             return false;
         }
         let mine = self.given.holders.entry(attempt.plane).or_default();
-        mine.insert(attempt.number, now.plus_ms(PERMIT_TTL_MS));
+        mine.insert(attempt.number, term.ends_at());
         self.given.claim(attempt, claim);
         true
     }
@@ -85,10 +85,10 @@ impl Shares {
         plane: PlaneIncarnation,
         keep: &BTreeSet<u64>,
         newest: u64,
-        now: Timestamp,
+        term: Term,
     ) {
         for pool in [&mut self.given, &mut self.before] {
-            pool.renew(plane, keep, newest, now);
+            pool.renew(plane, keep, newest, term);
         }
     }
 

@@ -20,6 +20,13 @@ fn at(ms: u64) -> Timestamp {
     NOW.plus_ms(ms)
 }
 
+fn term(now: Timestamp) -> Term {
+    Term {
+        now,
+        ttl_ms: PERMIT_TTL_MS,
+    }
+}
+
 fn attempt(plane: u64, number: u64) -> AttemptId {
     AttemptId {
         plane: PlaneIncarnation(plane),
@@ -29,7 +36,7 @@ fn attempt(plane: u64, number: u64) -> AttemptId {
 
 fn take(pool: &mut Pool, who: AttemptId, cap: u32, now: Timestamp) -> bool {
     let has_room = pool.has_room(who, None, cap, Asker::Newcomer, now);
-    let taken = pool.acquire(who, None, cap, Asker::Newcomer, now);
+    let taken = pool.acquire(who, None, cap, Asker::Newcomer, term(now));
     assert_eq!(has_room, taken);
     taken
 }
@@ -80,7 +87,7 @@ impl Gate {
         match join(&mut self.queue, &self.pool, "a", who, now) {
             Joined::Full => Stands::Unheld,
             Joined::Waits => {
-                let granted = self.queue.serve(&mut self.pool, "a", self.cap, now);
+                let granted = self.queue.serve(&mut self.pool, "a", self.cap, term(now));
                 assert_eq!(granted, []);
                 Stands::Waits
             }
@@ -88,7 +95,7 @@ impl Gate {
     }
 
     fn serve(&mut self, now: Timestamp) -> Vec<AttemptId> {
-        let granted = self.queue.serve(&mut self.pool, "a", self.cap, now);
+        let granted = self.queue.serve(&mut self.pool, "a", self.cap, term(now));
         for who in &granted {
             self.queue.leave(*who);
         }
@@ -132,7 +139,7 @@ fn vector_routing_v_sm3_who_waited_thirty_seconds_goes_without() {
     // The holder runs for 31 seconds and is renewed meanwhile.
     for ms in [10_000, 20_000, 29_999] {
         let held = BTreeSet::from([1]);
-        gate.pool.renew(PlaneIncarnation(1), &held, 2, at(ms));
+        gate.pool.renew(PlaneIncarnation(1), &held, 2, term(at(ms)));
         assert_eq!(gate.serve(at(ms)), []);
     }
     assert_eq!(gate.queue.take_ended(at(29_999)), []);
@@ -173,11 +180,14 @@ fn a_retry_takes_the_permit_of_the_attempt_before_it_also_past_those_who_wait() 
     assert_eq!(gate.request(2, at(0)), Stands::Waits);
     let (retry, before) = (attempt(1, 3), attempt(1, 1));
     let asker = Asker::Newcomer;
-    assert!(gate.pool.acquire(retry, Some(before), 1, asker, at(1)));
+    assert!(
+        gate.pool
+            .acquire(retry, Some(before), 1, asker, term(at(1)))
+    );
     assert!(gate.pool.holds(retry, at(1)) && !gate.pool.holds(before, at(1)));
     // Of an attempt that holds none it is an ordinary wish.
     let (other, none) = (attempt(1, 5), attempt(1, 4));
-    assert!(!gate.pool.acquire(other, Some(none), 1, asker, at(1)));
+    assert!(!gate.pool.acquire(other, Some(none), 1, asker, term(at(1))));
 }
 
 #[test]
@@ -187,7 +197,13 @@ fn a_smaller_cap_lets_nobody_in_before_enough_have_left() {
         assert!(take(&mut pool, attempt(1, number), 3, NOW));
     }
     assert!(!take(&mut pool, attempt(1, 4), 1, NOW));
-    let handed_over = pool.acquire(attempt(1, 5), Some(attempt(1, 1)), 1, Asker::Newcomer, NOW);
+    let handed_over = pool.acquire(
+        attempt(1, 5),
+        Some(attempt(1, 1)),
+        1,
+        Asker::Newcomer,
+        term(NOW),
+    );
     assert!(!handed_over);
     pool.release(attempt(1, 1));
     pool.release(attempt(1, 2));
@@ -204,7 +220,7 @@ fn renewal_keeps_what_is_named_frees_the_rest_and_adds_nothing() {
     }
     assert!(take(&mut pool, attempt(2, 1), 10, NOW));
     let keep = BTreeSet::from([2, 3, 4]);
-    pool.renew(PlaneIncarnation(1), &keep, 5, at(10_000));
+    pool.renew(PlaneIncarnation(1), &keep, 5, term(at(10_000)));
     // 1 ended without a word, 4 never held one, 9 is newer than the message.
     let holds = |number| pool.holds(attempt(1, number), at(10_000));
     let held: Vec<u64> = (1..=9).filter(|number| holds(*number)).collect();
@@ -214,7 +230,12 @@ fn renewal_keeps_what_is_named_frees_the_rest_and_adds_nothing() {
     assert_eq!(pool.held(at(PERMIT_TTL_MS)), 2);
     assert_eq!(pool.held(at(10_000 + PERMIT_TTL_MS)), 0);
     // What has ended is not brought back.
-    pool.renew(PlaneIncarnation(1), &keep, 9, at(10_000 + PERMIT_TTL_MS));
+    pool.renew(
+        PlaneIncarnation(1),
+        &keep,
+        9,
+        term(at(10_000 + PERMIT_TTL_MS)),
+    );
     assert_eq!(pool, Pool::default());
 }
 
@@ -341,7 +362,7 @@ proptest! {
                 }
                 Step::HandOver(who, old) => {
                     let had = model.contains_key(&old) && who != old;
-                    if pool.acquire(who, Some(old), cap, Asker::Newcomer, now) {
+                    if pool.acquire(who, Some(old), cap, Asker::Newcomer, term(now)) {
                         model.remove(&old);
                         model.insert(who, end);
                     } else {
@@ -354,7 +375,7 @@ proptest! {
                 }
                 Step::Renew(plane, keep, newest) => {
                     let plane = PlaneIncarnation(plane);
-                    pool.renew(plane, &keep, newest, now);
+                    pool.renew(plane, &keep, newest, term(now));
                     model.retain(|who, until| {
                         if who.plane != plane {
                             return true;
@@ -371,7 +392,7 @@ proptest! {
                 Step::Serve => {
                     queue.take_ended(now);
                     let before = queue.len();
-                    let granted = queue.serve(&mut pool, "a", cap, now);
+                    let granted = queue.serve(&mut pool, "a", cap, term(now));
                     for who in &granted {
                         queue.leave(*who);
                         model.insert(*who, end);
@@ -416,11 +437,11 @@ fn a_permit_stays_while_somebody_has_heard_of_it(#[case] claims: [u32; 2], #[cas
 #[rstest]
 #[case::released(|pool: &mut Pool| _ = pool.release(attempt(1, 1)))]
 #[case::forgotten_by_its_data_plane(|pool: &mut Pool| {
-    pool.renew(PlaneIncarnation(1), &BTreeSet::new(), 9, NOW);
+    pool.renew(PlaneIncarnation(1), &BTreeSet::new(), 9, term(NOW));
 })]
 #[case::ended(|pool: &mut Pool| pool.prune(at(PERMIT_TTL_MS)))]
 #[case::handed_over(|pool: &mut Pool| {
-    assert!(pool.acquire(attempt(1, 2), Some(attempt(1, 1)), 1, Asker::Newcomer, NOW));
+    assert!(pool.acquire(attempt(1, 2), Some(attempt(1, 1)), 1, Asker::Newcomer, term(NOW)));
     assert!(pool.release(attempt(1, 2)));
 })]
 fn claims_end_with_the_permit(#[case] end: fn(&mut Pool)) {
@@ -449,4 +470,24 @@ fn claims_are_bounded() {
         assert!(!pool.take_back(who, Claim(claim)));
     }
     assert!(pool.take_back(who, Claim(0)));
+}
+
+#[test]
+fn a_permit_lasts_as_long_as_the_settings_say_when_it_is_taken_and_renewed() {
+    let short = |ms| Term {
+        now: at(ms),
+        ttl_ms: 1_000,
+    };
+    let mut pool = Pool::default();
+    assert!(pool.acquire(attempt(1, 1), None, 1, Asker::Newcomer, short(0)));
+    assert_eq!((pool.held(at(999)), pool.held(at(1_000))), (1, 0));
+    pool.renew(PlaneIncarnation(1), &BTreeSet::from([1]), 1, short(900));
+    assert_eq!((pool.held(at(1_899)), pool.held(at(1_900))), (1, 0));
+    pool.renew(
+        PlaneIncarnation(1),
+        &BTreeSet::from([1]),
+        1,
+        term(at(1_800)),
+    );
+    assert_eq!(pool.held(at(31_799)), 1);
 }

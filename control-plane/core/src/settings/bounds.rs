@@ -9,7 +9,10 @@ use crate::config::{MAX_ENTRIES, Violations, check_combo_config};
 use crate::daily_reset::{DailyReset, DailyResetError};
 use crate::ids::ProviderId;
 
-use super::{BreakerClassSettings, DailyResetSettings, ProviderClass, Settings, policy, routing};
+use super::{
+    BreakerClassSettings, DailyResetSettings, ProviderClass, Settings, policy, quota_overrides,
+    routing,
+};
 
 /// Everything that does not fit together, with fields such as `providerBreaker.apikey.degradationThreshold`.
 pub(super) fn conflicts(settings: &Settings, found: &mut Violations) {
@@ -37,6 +40,8 @@ pub(super) fn conflicts(settings: &Settings, found: &mut Violations) {
     settings.token_refresh.conflicts(found);
     settings.token_refresh_breaker.conflicts(found);
     settings.leases.conflicts(found);
+    settings.permits.conflicts(found);
+    quota_overrides::conflicts(&settings.provider_quota_overrides, found);
     daily_reset(&settings.daily_reset, found);
     error_rules::error_rules(settings, found);
     routing::conflicts(settings, found);
@@ -92,6 +97,7 @@ pub(super) fn reconcile(settings: &mut Settings, warnings: &mut Violations) {
     settings.token_refresh.reconcile();
     settings.token_refresh_breaker.reconcile();
     settings.leases.reconcile();
+    settings.permits.reconcile();
 }
 
 fn failure_threshold(class: ProviderClass, breaker: &BreakerClassSettings) -> u32 {

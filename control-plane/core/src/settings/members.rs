@@ -9,7 +9,8 @@
 use crate::affinity::MAX_AFFINITY_TTL_MS;
 
 use super::{
-    error_rules, gate, leases, request_queue, routing, stream_recovery, streams, token_refresh,
+    error_rules, gate, leases, permits, request_queue, routing, stream_recovery, streams,
+    token_refresh,
 };
 
 /// A member and what may stand there.
@@ -162,6 +163,9 @@ pub(super) const SECTIONS: &[Member] = &[
     Member::members("tokenRefresh", token_refresh::MEMBERS),
     Member::members("tokenRefreshBreaker", token_refresh::BREAKER),
     Member::members("requestQueue", request_queue::MEMBERS),
+    Member::entries("providerQuotaOverrides"),
+    Member::members("permits", permits::MEMBERS),
+    Member::members("routing", routing::ROUTING),
     Member::whole("sessionAffinityTtlMs", Bounds::same(0, MAX_AFFINITY_TTL_MS)),
     Member::flag("sessionAffinityBodyKeys"),
     Member::members("leases", leases::MEMBERS),

@@ -63,13 +63,14 @@ impl Default for RequestQueueSettings {
 }
 
 impl RequestQueueSettings {
-    /// How fast requests may follow each other on a connection.
+    /// How fast requests may follow each other on a connection. One under way that is not renewed counts for `ttl_ms`.
     #[must_use]
-    pub fn pace(&self) -> PaceLimits {
+    pub fn pace(&self, ttl_ms: u64) -> PaceLimits {
         PaceLimits {
             per_minute: self.requests_per_minute,
             apart_ms: self.min_time_between_requests_ms.unwrap_or(0),
             concurrent: self.concurrent_requests,
+            ttl_ms,
         }
     }
 

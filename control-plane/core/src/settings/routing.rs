@@ -33,6 +33,12 @@ pub(super) const RETRY_BUDGET: &[Member] = &[
     Member::whole("minConcurrent", Bounds::same(0, 10_000)),
 ];
 
+/// Members of `routing`.
+pub(super) const ROUTING: &[Member] = &[Member::whole(
+    "maxWaitingPerDataPlane",
+    Bounds::same(0, 100_000),
+)];
+
 /// Members of `emergencyFallback`.
 pub(super) const EMERGENCY_FALLBACK: &[Member] = &[
     Member::flag("enabled"),
@@ -41,6 +47,24 @@ pub(super) const EMERGENCY_FALLBACK: &[Member] = &[
     Member::whole("maxOutputTokens", Bounds::same(1, 1_000_000)),
     Member::entries("phrases"),
 ];
+
+/// `routing` (decision 28).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct RoutingSettings {
+    /// Requests of a data plane that wait at once for a cooldown to end, or before a retry; those beyond get the answer
+    /// that there is without a wait.
+    pub max_waiting_per_data_plane: u32,
+}
+
+impl Default for RoutingSettings {
+    fn default() -> Self {
+        Self {
+            max_waiting_per_data_plane: 1_000,
+        }
+    }
+}
 
 /// `quotaPreflight` (`routing.md` §3, gate 6).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

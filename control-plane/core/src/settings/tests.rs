@@ -1,6 +1,7 @@
 //! Defaults per class, bounds, and who outranks whom.
 
 mod admission;
+mod contract;
 mod effective;
 mod readings;
 mod routing;

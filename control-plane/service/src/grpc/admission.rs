@@ -149,7 +149,8 @@ impl AdmissionApi {
     fn any_limits(&self) -> PaceLimits {
         let config = self.config.config();
         config.map_or_else(PaceLimits::default, |config| {
-            config.settings.request_queue.pace()
+            let settings = &config.settings;
+            settings.request_queue.pace(settings.permits.ttl_ms)
         })
     }
 

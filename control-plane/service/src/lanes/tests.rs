@@ -13,6 +13,7 @@ const LIMITS: PaceLimits = PaceLimits {
     per_minute: None,
     apart_ms: 0,
     concurrent: Some(1),
+    ttl_ms: 30_000,
 };
 
 fn replica() -> (FaultyHotStore<MemoryHotStore>, Lanes) {

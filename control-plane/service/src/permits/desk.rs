@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tidegate_core::ids::{AttemptId, PlaneIncarnation, Shard};
-use tidegate_core::permit::{self, Asker, Pool, Queue, Shares};
+use tidegate_core::permit::{self, Asker, Pool, Queue, Shares, Term};
 use tokio::sync::Notify;
 
 use crate::hot::WRITE_LIMIT;
@@ -404,9 +404,10 @@ impl Desk {
             let kept = self.kept.lock();
             (kept.known.clone(), kept.shares.clone())
         };
+        let ttl_ms = permits.parts.ttl_ms();
         let step = |pool: &mut Pool, now| {
             shares.hand_over(pool, now);
-            fold(pool, wishes, queue, replica, cap, now)
+            fold(pool, wishes, queue, replica, cap, Term { now, ttl_ms })
         };
         let changed = self.value.change((hot, clock), known, step, Pool::ends_at);
         let (outcome, known) = changed.await?;
@@ -430,7 +431,11 @@ impl Desk {
         } = &permits.parts;
         let mut kept = self.kept.lock();
         let (shares, planes) = (kept.away(), live.in_fleet());
-        fold_shares(shares, wishes, queue, replica, cap, planes, clock.now())
+        let term = Term {
+            now: clock.now(),
+            ttl_ms: permits.parts.ttl_ms(),
+        };
+        fold_shares(shares, wishes, queue, replica, cap, planes, term)
     }
 }
 

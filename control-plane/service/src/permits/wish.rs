@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use tidegate_core::ids::{AttemptId, PlaneIncarnation};
-use tidegate_core::permit::{self, Asker, Claim, Joined, Pool, Queue, Shares, WaitTerms};
+use tidegate_core::permit::{self, Asker, Claim, Joined, Pool, Queue, Shares, Term, WaitTerms};
 use tidegate_core::time::Timestamp;
 use tokio::sync::oneshot;
 
@@ -97,11 +97,12 @@ pub(super) fn fold(
     queue: &Queue,
     replica: &str,
     cap: u32,
-    now: Timestamp,
+    term: Term,
 ) -> Outcome {
-    settle(pool, wishes, now);
+    let now = term.now;
+    settle(pool, wishes, term);
     let mut outcome = Outcome::over(queue);
-    outcome.serve(|queue| queue.serve(pool, replica, cap, now));
+    outcome.serve(|queue| queue.serve(pool, replica, cap, term));
     outcome.grant(wishes, |queue, wish| match wish {
         Wish::Take {
             attempt,
@@ -110,7 +111,7 @@ pub(super) fn fold(
             cap,
             ..
         } => {
-            let holds = pool.acquire(*attempt, *replaces, *cap, Asker::Newcomer, now);
+            let holds = pool.acquire(*attempt, *replaces, *cap, Asker::Newcomer, term);
             given(pool, holds, *attempt, *claim)
         }
         Wish::Wait {
@@ -120,13 +121,13 @@ pub(super) fn fold(
             terms,
             ..
         } => {
-            if pool.acquire(*attempt, None, *cap, Asker::Newcomer, now) {
+            if pool.acquire(*attempt, None, *cap, Asker::Newcomer, term) {
                 pool.claim(*attempt, *claim);
                 return Grant::Given;
             }
             let joined = join(queue, pool, replica, (*attempt, *claim), *terms, now);
             // Said at once, so that the next one is counted after it.
-            queue.serve(pool, replica, 0, now);
+            queue.serve(pool, replica, 0, term);
             joined
         }
         Wish::Release { .. } | Wish::TakeBack { .. } | Wish::Renew { .. } => Grant::Given,
@@ -142,12 +143,13 @@ pub(super) fn fold_shares(
     replica: &str,
     cap: u32,
     planes: u32,
-    now: Timestamp,
+    term: Term,
 ) -> Outcome {
     let share = |cap| permit::share(cap, planes);
-    settle_shares(shares, wishes, now);
+    let now = term.now;
+    settle_shares(shares, wishes, term);
     let mut outcome = Outcome::over(queue);
-    outcome.serve(|queue| queue.serve_shares(shares, share(cap), now));
+    outcome.serve(|queue| queue.serve_shares(shares, share(cap), term));
     outcome.grant(wishes, |queue, wish| match wish {
         Wish::Take {
             attempt,
@@ -156,7 +158,7 @@ pub(super) fn fold_shares(
             cap,
             ..
         } => {
-            if shares.acquire((*attempt, *claim), *replaces, share(*cap), now) {
+            if shares.acquire((*attempt, *claim), *replaces, share(*cap), term) {
                 Grant::Given
             } else {
                 Grant::Refused
@@ -169,7 +171,7 @@ pub(super) fn fold_shares(
             terms,
             ..
         } => {
-            if shares.acquire((*attempt, *claim), None, share(*cap), now) {
+            if shares.acquire((*attempt, *claim), None, share(*cap), term) {
                 return Grant::Given;
             }
             // Nobody knows who waits elsewhere.
@@ -205,8 +207,8 @@ pub(super) fn join(
 }
 
 /// Takes out what has ended and renews the rest.
-fn settle(pool: &mut Pool, wishes: &[Wish], now: Timestamp) {
-    pool.prune(now);
+fn settle(pool: &mut Pool, wishes: &[Wish], term: Term) {
+    pool.prune(term.now);
     for wish in wishes {
         match wish {
             Wish::Release { attempt } => _ = pool.release(*attempt),
@@ -216,15 +218,15 @@ fn settle(pool: &mut Pool, wishes: &[Wish], now: Timestamp) {
                 keep,
                 newest,
                 ..
-            } => pool.renew(*plane, keep, *newest, now),
+            } => pool.renew(*plane, keep, *newest, term),
             Wish::Take { .. } | Wish::Wait { .. } => {}
         }
     }
 }
 
 /// The same with shares.
-fn settle_shares(shares: &mut Shares, wishes: &[Wish], now: Timestamp) {
-    shares.prune(now);
+fn settle_shares(shares: &mut Shares, wishes: &[Wish], term: Term) {
+    shares.prune(term.now);
     for wish in wishes {
         match wish {
             Wish::Release { attempt } => shares.release(*attempt),
@@ -234,7 +236,7 @@ fn settle_shares(shares: &mut Shares, wishes: &[Wish], now: Timestamp) {
                 keep,
                 newest,
                 ..
-            } => shares.renew(*plane, keep, *newest, now),
+            } => shares.renew(*plane, keep, *newest, term),
             Wish::Take { .. } | Wish::Wait { .. } => {}
         }
     }

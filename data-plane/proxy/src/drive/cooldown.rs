@@ -17,7 +17,11 @@ impl<C: ControlPort> Drive<C> {
     /// (decision 28).
     pub(super) async fn wait(&mut self, kind: WaitKind, wait: Duration) -> Result<(), Refusal> {
         let wait = wait.min(MAX_WAIT);
-        let Ok(_room) = self.shared.waiting.try_acquire() else {
+        let most = self.shared.control.snapshot().map_or(0, |snapshot| {
+            let routing = &snapshot.config.settings.routing;
+            routing.max_waiting_per_data_plane
+        });
+        let Some(_waits) = self.shared.waiting.enter(most) else {
             let so_far = Arc::make_mut(&mut self.so_far);
             // A control plane of an earlier release does not know of it, and would say the same again.
             if std::mem::replace(&mut so_far.no_wait, true) {

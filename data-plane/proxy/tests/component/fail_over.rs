@@ -281,11 +281,10 @@ async fn beyond_so_many_waiting_requests_none_waits(
     let bench = Bench::start_with(Options {
         waits: true,
         combo,
-        settings: json!({"connectionCooldown": {"apikey": {"baseCooldownMs": 1}}}),
-        limits: tidegate_proxy::Limits {
-            max_waiting: 0,
-            ..Default::default()
-        },
+        settings: json!({
+            "connectionCooldown": {"apikey": {"baseCooldownMs": 1}},
+            "routing": {"maxWaitingPerDataPlane": 0},
+        }),
         ..Options::default()
     })
     .await;

@@ -4,11 +4,13 @@ use rstest::rstest;
 use super::*;
 use crate::admission::{Admitted, Pace, PaceLimits};
 use crate::ids::{AttemptId, ModelId, PlaneIncarnation};
+use crate::permit::PERMIT_TTL_MS;
 
 const FREE: PaceLimits = PaceLimits {
     per_minute: None,
     apart_ms: 0,
     concurrent: None,
+    ttl_ms: PERMIT_TTL_MS,
 };
 
 fn at(ms: u64) -> Timestamp {
@@ -65,7 +67,9 @@ impl Line {
     fn admit(&mut self, now: Timestamp) -> (Admitted, Option<Place>) {
         self.number += 1;
         let attempt = attempt(1, self.number);
-        let (admitted, standing) = self.pace.admit_for(&model("m"), attempt, self.limits, now);
+        let (admitted, standing) = self
+            .pace
+            .admit(attempt, Some(&model("m")), self.limits, now);
         (admitted, standing.and_then(|standing| standing.place))
     }
 
@@ -82,7 +86,7 @@ impl Line {
     fn is_watched(&self, now: Timestamp) -> bool {
         let plane = PlaneIncarnation(1);
         let mut pace = self.pace.clone();
-        pace.look_for(&model("m"), plane, self.limits, now)
+        pace.look(plane, Some(&model("m")), self.limits, now)
             .1
             .is_some()
     }
@@ -267,11 +271,11 @@ fn another_model_is_not_held_back() {
     pace.learn(&model("m"), left(Some(10), 0, at(8_000)), None, at(0));
     for number in 1..100 {
         let (admitted, standing) =
-            pace.admit_for(&model("other"), attempt(1, number), FREE, at(number));
+            pace.admit(attempt(1, number), Some(&model("other")), FREE, at(number));
         assert_eq!((admitted, standing), (Admitted::Now, None));
     }
     let held = pace
-        .admit_for(&model("m"), attempt(1, 200), FREE, at(200))
+        .admit(attempt(1, 200), Some(&model("m")), FREE, at(200))
         .0;
     assert_eq!(held, Admitted::Spent(at(8_000)));
 }
@@ -309,7 +313,7 @@ fn a_stored_pace_is_read_back_and_one_of_an_earlier_release_too() {
     assert_eq!(line.pace.ends_at(FREE), at(8_000 + WATCH_MS));
     let earlier = r#"{"bucket":null,"last":5,"running":{"holders":{},"waiting":{}}}"#;
     let mut earlier: Pace = serde_json::from_str(earlier).unwrap();
-    let found = earlier.admit_for(&model("m"), attempt(1, 1), FREE, at(0));
+    let found = earlier.admit(attempt(1, 1), Some(&model("m")), FREE, at(0));
     assert_eq!(found, (Admitted::Now, None));
 }
 
@@ -355,7 +359,7 @@ proptest! {
             match step {
                 Step::Sends(plane) => {
                     number += 1;
-                    let asked = pace.admit_for(&model("m"), attempt(plane, number), FREE, at(now));
+                    let asked = pace.admit(attempt(plane, number), Some(&model("m")), FREE, at(now));
                     if let (Admitted::Now, standing) = asked {
                         under_way.push((standing.and_then(|it| it.place), now));
                     }
@@ -423,12 +427,12 @@ proptest! {
                 break;
             }
             let asks = attempt(plane, number);
-            match pace.admit_for(&model("m"), asks, FREE, at(now)).0 {
+            match pace.admit(asks, Some(&model("m")), FREE, at(now)).0 {
                 Admitted::Now => went += 1,
                 Admitted::Spent(then) => {
                     prop_assert!(then > at(now) && then <= at(resets_in));
                     let mut later = pace.clone();
-                    let found = later.admit_for(&model("m"), asks, FREE, then).0;
+                    let found = later.admit(asks, Some(&model("m")), FREE, then).0;
                     prop_assert_eq!(found, Admitted::Now);
                 }
                 other => prop_assert!(false, "{other:?}"),
@@ -457,7 +461,7 @@ proptest! {
             };
             pace.learn(&model("m"), told, None, at(now));
             let (admitted, standing) =
-                pace.admit_for(&model("m"), attempt(1, number), FREE, at(now));
+                pace.admit(attempt(1, number), Some(&model("m")), FREE, at(now));
             if let Admitted::Spent(then) = admitted {
                 prop_assert!(then <= at(now + MAX_AHEAD_MS));
             }
@@ -468,7 +472,30 @@ proptest! {
         let end = at(now + MAX_AHEAD_MS + WATCH_MS);
         prop_assert!(pace.ends_at(FREE) <= end);
         pace.prune(end);
-        let found = pace.admit_for(&model("m"), attempt(1, 999), FREE, end);
+        let found = pace.admit(attempt(1, 999), Some(&model("m")), FREE, end);
         prop_assert_eq!(found, (Admitted::Now, None));
     }
+}
+
+#[test]
+fn one_that_waits_for_its_models_window_takes_no_turn_from_others_of_its_data_plane() {
+    let limits = PaceLimits {
+        concurrent: Some(1),
+        ..FREE
+    };
+    let (one, other) = (PlaneIncarnation(1), PlaneIncarnation(2));
+    let mut pace = Pace::default();
+    pace.learn(&model("m"), left(Some(10), 0, at(8_000)), None, at(0));
+    assert_eq!(
+        pace.admit(attempt(3, 1), None, limits, at(0)).0,
+        Admitted::Now
+    );
+    for (plane, ms) in [(one, 1), (other, 2)] {
+        assert_eq!(pace.look(plane, None, limits, at(ms)).0, Admitted::Full);
+    }
+    let spent = pace.look(one, Some(&model("m")), limits, at(3)).0;
+    assert_eq!(spent, Admitted::Spent(at(8_000)));
+    pace.running().release(attempt(3, 1));
+    assert_eq!(pace.look(other, None, limits, at(4)).0, Admitted::Full);
+    assert_eq!(pace.look(one, None, limits, at(4)).0, Admitted::Now);
 }

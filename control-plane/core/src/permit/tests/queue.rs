@@ -19,7 +19,7 @@ fn the_queue_is_bounded_and_served_over_replicas() {
             join(queue, &pool, name, attempt(1, number), now),
             Joined::Waits
         );
-        assert_eq!(queue.serve(&mut pool, name, 1, now), []);
+        assert_eq!(queue.serve(&mut pool, name, 1, term(now)), []);
     }
     for (queue, name) in [(&mut here, "here"), (&mut there, "there")] {
         assert_eq!(
@@ -35,12 +35,18 @@ fn the_queue_is_bounded_and_served_over_replicas() {
     assert_eq!(here.len(), 10);
     // The replica with the longest waiting one comes first, whoever asks first.
     pool.release(attempt(9, 1));
-    assert_eq!(here.serve(&mut pool, "here", 1, at(30)), []);
-    assert_eq!(there.serve(&mut pool, "there", 1, at(30)), [attempt(1, 1)]);
+    assert_eq!(here.serve(&mut pool, "here", 1, term(at(30))), []);
+    assert_eq!(
+        there.serve(&mut pool, "there", 1, term(at(30))),
+        [attempt(1, 1)]
+    );
     // A replica that fell silent holds up nobody for longer than its word lasts.
     pool.release(attempt(1, 1));
     let silent = at(30 + WAITING_TTL_MS);
-    assert_eq!(here.serve(&mut pool, "here", 1, silent), [attempt(1, 6)]);
+    assert_eq!(
+        here.serve(&mut pool, "here", 1, term(silent)),
+        [attempt(1, 6)]
+    );
 }
 
 /// Forty wait in a replica that is killed, and ask another one at once.
@@ -59,7 +65,7 @@ fn who_stood_in_line_in_a_replica_that_died_is_not_counted_against_itself() {
             dead.join(&pool, "dead", who, many, at(number)),
             Joined::Waits
         );
-        assert_eq!(dead.serve(&mut pool, "dead", 1, at(number)), []);
+        assert_eq!(dead.serve(&mut pool, "dead", 1, term(at(number))), []);
     }
     let newcomer = (attempt(2, 1), Claim(1));
     let now = at(1_000);
@@ -85,7 +91,10 @@ fn who_stood_in_line_in_a_replica_that_died_is_not_counted_against_itself() {
     // They are served in the order in which they stood there, once the word of the dead one is over.
     pool.release(attempt(9, 1));
     let over = at(40 + WAITING_TTL_MS);
-    assert_eq!(other.serve(&mut pool, "other", 1, over), [attempt(3, 1)]);
+    assert_eq!(
+        other.serve(&mut pool, "other", 1, term(over)),
+        [attempt(3, 1)]
+    );
 }
 
 #[test]

@@ -16,7 +16,7 @@ fn shares_are_counted_per_data_plane() {
     let mut shares = Shares::default();
     let mut take = |who, replaces| {
         let has_room = shares.has_room(who, replaces, 1, NOW);
-        let taken = shares.acquire((who, Claim(1)), replaces, 1, NOW);
+        let taken = shares.acquire((who, Claim(1)), replaces, 1, term(NOW));
         assert_eq!(has_room, taken);
         taken
     };
@@ -28,7 +28,10 @@ fn shares_are_counted_per_data_plane() {
     let nobody = Pool::default();
     join(&mut queue, &nobody, "a", attempt(1, 3), NOW);
     join(&mut queue, &nobody, "a", attempt(3, 1), NOW);
-    assert_eq!(queue.serve_shares(&mut shares, 1, NOW), [attempt(3, 1)]);
+    assert_eq!(
+        queue.serve_shares(&mut shares, 1, term(NOW)),
+        [attempt(3, 1)]
+    );
 }
 
 #[test]
@@ -40,14 +43,19 @@ fn what_was_held_before_counts_towards_the_share_until_it_ends() {
     let mut shares = Shares::default();
     shares.begin(&pool);
     let acquire = |shares: &mut Shares, number, now| {
-        shares.acquire((attempt(1, number), Claim(1)), None, 2, now)
+        shares.acquire((attempt(1, number), Claim(1)), None, 2, term(now))
     };
     assert!(!acquire(&mut shares, 3, at(1)));
     // Who held one has it, once.
     assert!(acquire(&mut shares, 1, at(1)));
     assert!(!acquire(&mut shares, 3, at(1)));
     // What is renewed outlives its first end; what was not, ends.
-    shares.renew(PlaneIncarnation(1), &BTreeSet::from([1, 2]), 3, at(10_000));
+    shares.renew(
+        PlaneIncarnation(1),
+        &BTreeSet::from([1, 2]),
+        3,
+        term(at(10_000)),
+    );
     assert!(!acquire(&mut shares, 3, at(PERMIT_TTL_MS)));
     shares.release(attempt(1, 1));
     assert!(acquire(&mut shares, 3, at(PERMIT_TTL_MS)));
@@ -60,7 +68,7 @@ fn what_was_given_out_meanwhile_counts_when_the_store_is_back() {
     assert!(take(&mut pool, attempt(1, 1), 1, NOW));
     let mut shares = Shares::default();
     shares.begin(&pool);
-    assert!(shares.acquire((attempt(2, 1), Claim(7)), None, 1, at(1)));
+    assert!(shares.acquire((attempt(2, 1), Claim(7)), None, 1, term(at(1))));
     shares.hand_over(&mut pool, at(2));
     assert_eq!(pool.held(at(2)), 2);
     pool.release(attempt(1, 1));
@@ -75,7 +83,7 @@ fn what_was_given_out_meanwhile_counts_when_the_store_is_back() {
 fn no_more_is_handed_over_than_a_value_holds() {
     let mut shares = Shares::default();
     for number in 0..u64::from(MAX_PERMITS) + 10 {
-        assert!(shares.acquire((attempt(1, number), Claim(1)), None, u32::MAX, NOW));
+        assert!(shares.acquire((attempt(1, number), Claim(1)), None, u32::MAX, term(NOW)));
     }
     let mut pool = Pool::default();
     assert!(take(&mut pool, attempt(2, 1), 1, NOW));

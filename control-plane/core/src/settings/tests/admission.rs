@@ -73,7 +73,7 @@ fn vector_sessions_38_what_is_stored_is_brought_into_bounds_and_refused_over_the
 #[test]
 fn pacing_is_off_where_nobody_says() {
     let nothing = written(json!({})).stored().settings.request_queue;
-    assert_eq!(nothing.pace(), PaceLimits::default());
+    assert_eq!(nothing.pace(30_000), PaceLimits::default());
     let said = json!({"requestQueue": {
         "requestsPerMinute": 100, "minTimeBetweenRequestsMs": 200, "concurrentRequests": 10
     }});
@@ -81,8 +81,12 @@ fn pacing_is_off_where_nobody_says() {
         per_minute: Some(100),
         apart_ms: 200,
         concurrent: Some(10),
+        ..PaceLimits::default()
     };
-    assert_eq!(written(said).strict().unwrap().request_queue.pace(), limits);
+    assert_eq!(
+        written(said).strict().unwrap().request_queue.pace(30_000),
+        limits
+    );
 }
 
 #[rstest]
@@ -158,4 +162,73 @@ fn leases_may_do_without_a_guard() {
     let written = written(json!({"leases": {"guardMs": 0, "horizonMs": 600_000}}));
     let leases = written.strict().unwrap().leases;
     assert_eq!((leases.guard_ms, leases.horizon_ms), (0, 600_000));
+}
+
+#[test]
+fn a_heartbeat_is_refused_by_the_api_and_cut_to_a_third_of_a_permits_life_when_stored() {
+    let written = written(json!({"permits": {"ttlMs": 1_000, "heartbeatMs": 334}}));
+    let refused = written.strict().unwrap_err();
+    assert_eq!(refused[0].field, "permits.heartbeatMs");
+    assert_eq!(written.stored().settings.permits.heartbeat_ms, 333);
+}
+
+#[rstest]
+#[case::permits_shorter_than_a_moment("permits", "ttlMs", 999)]
+#[case::permits_for_ever("permits", "ttlMs", 600_001)]
+#[case::no_heartbeat("permits", "heartbeatMs", 99)]
+#[case::too_many_that_wait("routing", "maxWaitingPerDataPlane", 100_001)]
+fn what_is_out_of_bounds_is_refused(#[case] section: &str, #[case] name: &str, #[case] value: u64) {
+    let written = written(json!({(section): {(name): value}}));
+    let refused = written.strict().unwrap_err();
+    assert_eq!(refused[0].field, format!("{section}.{name}"));
+}
+
+#[rstest]
+#[case::nobody_says(json!({}), 10_000)]
+#[case::as_written(json!({"permits": {"heartbeatMs": 5_000}}), 5_000)]
+#[case::permits_that_last(json!({"permits": {"ttlMs": 600_000, "heartbeatMs": 200_000}}), 20_000)]
+#[case::short_probes(json!({"providerBreaker": {"probeTtlMs": 3_000}}), 1_000)]
+fn probes_are_renewed_before_they_end(#[case] settings: Value, #[case] heartbeat_ms: u64) {
+    let settings = written(settings).strict().unwrap();
+    assert_eq!(settings.heartbeat_ms(), heartbeat_ms);
+}
+
+#[rstest]
+#[case::nothing(json!({}), (Some(100), 200, Some(10)))]
+#[case::requests_a_minute(json!({"glm": {"rpm": 7}}), (Some(7), 200, Some(10)))]
+#[case::at_once(json!({"glm": {"concurrency": 2}}), (Some(100), 200, Some(2)))]
+#[case::of_another(json!({"other": {"rpm": 1}}), (Some(100), 200, Some(10)))]
+fn a_providers_own_limits_stand_in_place_of_the_general_ones(
+    #[case] overrides: Value,
+    #[case] limits: (Option<u32>, u64, Option<u32>),
+) {
+    let settings = written(json!({
+        "requestQueue": {
+            "requestsPerMinute": 100, "minTimeBetweenRequestsMs": 200, "concurrentRequests": 10,
+        },
+        "permits": {"ttlMs": 40_000},
+        "providerQuotaOverrides": overrides,
+    }));
+    let pace = settings
+        .strict()
+        .unwrap()
+        .pace_of(&ProviderId::new("glm").unwrap());
+    assert_eq!((pace.per_minute, pace.apart_ms, pace.concurrent), limits);
+    assert_eq!(pace.ttl_ms, 40_000);
+}
+
+#[rstest]
+#[case::none_a_minute(json!({"rpm": 0}), "rpm")]
+#[case::none_at_once(json!({"concurrency": 0}), "concurrency")]
+#[case::too_many_of_the_provider(json!({"providerConcurrency": 100_001}), "providerConcurrency")]
+#[case::unknown(json!({"rps": 1}), "")]
+fn a_providers_own_limits_are_bounded(#[case] limits: Value, #[case] member: &str) {
+    let written = written(json!({"providerQuotaOverrides": {"glm": limits, "kimi": {"rpm": 1}}}));
+    let refused = written.strict().unwrap_err();
+    let place = format!("providerQuotaOverrides.glm.{member}");
+    assert_eq!(refused[0].field, place.trim_end_matches('.'));
+    // Of what is stored the others act.
+    let stored = written.stored().settings.provider_quota_overrides;
+    let providers: Vec<_> = stored.keys().map(ProviderId::as_str).collect();
+    assert_eq!(providers, ["kimi"]);
 }

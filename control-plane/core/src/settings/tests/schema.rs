@@ -1,7 +1,7 @@
 //! The JSON Schemas and the table of the documentation, made from the types and from the description of the
 //! members. `UPDATE_DOCS=1 cargo nextest run -p tidegate-core schema` writes them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use schemars::generate::SchemaSettings;
@@ -18,7 +18,7 @@ fn docs(file: &str) -> PathBuf {
 }
 
 /// Compares a file of the documentation with what it should be, or writes it.
-fn agrees(file: &str, expected: &str) {
+pub(super) fn agrees(file: &str, expected: &str) {
     let path = docs(file);
     if std::env::var_os("UPDATE_DOCS").is_some() {
         std::fs::write(&path, expected).unwrap();
@@ -161,27 +161,39 @@ const END: &str = "<!-- settings: end -->";
 
 #[test]
 fn every_setting_is_in_the_table_of_the_documentation_schema() {
-    let file = "configuration.md";
-    let page = std::fs::read_to_string(docs(file)).unwrap();
-    let (before, rest) = page.split_once(BEGIN).unwrap();
-    let (_, after) = rest.split_once(END).unwrap();
+    agrees("configuration.md", &between(BEGIN, END, &settings_table()));
+}
+
+fn settings_table() -> String {
     let mut table = String::from("| member | meaning | bounds | default |\n|---|---|---|---|\n");
     rows(&settings_schema(), "", SECTIONS, &defaults(), &mut table);
-    agrees(file, &format!("{before}{BEGIN}\n{table}{END}{after}"));
+    table
+}
+
+/// The page about the configuration with another table between two marks.
+pub(super) fn between(begin: &str, end: &str, table: &str) -> String {
+    let page = std::fs::read_to_string(docs("configuration.md")).unwrap();
+    let (before, rest) = page.split_once(begin).unwrap();
+    let (_, after) = rest.split_once(end).unwrap();
+    format!("{before}{begin}\n{table}{end}{after}")
+}
+
+/// What the tables of that page name in their first column, that of the settings as it is to be.
+pub(super) fn documented_members() -> BTreeSet<String> {
+    let page = between(BEGIN, END, &settings_table());
+    let lines = page.lines().filter_map(|line| line.strip_prefix("| `"));
+    let names = lines.filter_map(|line| line.split_once("` |"));
+    names.map(|(name, _)| name.to_owned()).collect()
 }
 
 #[test]
 fn every_member_of_a_combo_is_in_the_table_of_the_documentation_schema() {
     const BEGIN: &str = "<!-- combo config: begin -->";
     const END: &str = "<!-- combo config: end -->";
-    let file = "configuration.md";
-    let page = std::fs::read_to_string(docs(file)).unwrap();
-    let (before, rest) = page.split_once(BEGIN).unwrap();
-    let (_, after) = rest.split_once(END).unwrap();
     let schema = schema_of::<ComboConfig>("Members of a combo");
     let mut table = String::from("| member | meaning |\n|---|---|\n");
     members(&schema, "", &mut table);
-    agrees(file, &format!("{before}{BEGIN}\n{table}{END}{after}"));
+    agrees("configuration.md", &between(BEGIN, END, &table));
 }
 
 fn members(schema: &Value, path: &str, table: &mut String) {

@@ -87,7 +87,7 @@ impl LocalPace {
             // Its place is none that is counted here.
             pace.learn(model, unheard.told.share(planes), None, now);
         }
-        let (admitted, standing) = pace.admit_for(model, request, limits, now);
+        let (admitted, standing) = pace.admit(request, Some(model), limits, now);
         let until = standing.map(|Standing { until, .. }| Standing { place: None, until });
         (admitted, until)
     }
@@ -118,10 +118,12 @@ impl Inner {
                     match answer.admission() {
                         proto::Admission::NotBefore => {
                             awaited.refused();
-                            if answer.spent && !ask.look {
-                                self.metrics.learned_waits.inc();
-                            }
-                            return Admission::NotBefore(Duration::from_millis(answer.wait_ms));
+                            let wait = Duration::from_millis(answer.wait_ms);
+                            return if answer.spent {
+                                self.spent(ask.look, wait)
+                            } else {
+                                Admission::NotBefore(wait)
+                            };
                         }
                         found => found,
                     }
@@ -260,13 +262,17 @@ impl Inner {
                 self.not_admitted(number, Admission::NotBefore(wait))
             }
             Admitted::Spent(then) => {
-                if !look {
-                    self.metrics.learned_waits.inc();
-                }
                 let wait = Duration::from_millis(then.remaining_ms(now));
-                self.not_admitted(number, Admission::NotBefore(wait))
+                self.not_admitted(number, self.spent(look, wait))
             }
         }
+    }
+
+    fn spent(&self, look: bool, wait: Duration) -> Admission {
+        if !look {
+            self.metrics.learned_waits.inc();
+        }
+        Admission::Spent(wait)
     }
 
     fn not_admitted(&self, number: u64, admission: Admission) -> Admission {
@@ -303,6 +309,7 @@ mod tests {
         per_minute: None,
         apart_ms: 100,
         concurrent: None,
+        ttl_ms: 30_000,
     };
 
     fn at(ms: u64) -> Timestamp {

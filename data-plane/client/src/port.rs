@@ -293,6 +293,8 @@ pub enum Admission {
     Now(Running),
     /// Not before this has passed.
     NotBefore(Duration),
+    /// The same, because the upstream told that little or nothing is left for the model.
+    Spent(Duration),
     /// Not before a request that is under way ends.
     Full,
     /// Nobody answers, but the control plane is not gone: the next decision finds out.

@@ -227,7 +227,7 @@ impl<C: ControlPort> Again<C> {
             let wait = match control.admit(&ask).await {
                 // It is counted by its pace alone.
                 Admission::Now(uncounted) => return Ok(uncounted.place()),
-                Admission::NotBefore(wait) => wait,
+                Admission::NotBefore(wait) | Admission::Spent(wait) => wait,
                 Admission::Full | Admission::Unknown => UNKNOWN_PAUSE,
             };
             let then = Instant::now().checked_add(wait);

@@ -5,6 +5,9 @@
 //! go, the others wait for it to be gone. A [`Place`] that is dropped (its request went, went elsewhere, or its client
 //! left) is free, and the next one moves up. How many may wait in one queue the settings say; how many in all is
 //! [`MAX_QUEUED`].
+//!
+//! A first one whose upstream has nothing left for its model steps aside with all requests to that model
+//! ([`Place::steps_aside`]), so that it does not hold up those to others, and comes back to where it stood.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,18 +26,15 @@ const MAX_QUEUED: usize = 100_000;
 /// Queues above which those that nobody uses are forgotten.
 const MANY_QUEUES: usize = 4_096;
 
-/// A connection, and a model on it with a queue of its own.
-type Key = (ConnectionId, Option<ModelId>);
-
 /// All queues.
 #[derive(Debug)]
 pub(crate) struct Queues {
-    queues: Mutex<BTreeMap<Key, Arc<Queue>>>,
+    queues: Mutex<BTreeMap<ConnectionId, Arc<Queue>>>,
     room: Arc<Semaphore>,
     queued: Gauge,
 }
 
-/// The queue of one connection, or of one model on it.
+/// The queue of one connection.
 #[derive(Debug)]
 pub(crate) struct Queue {
     name: QueueName,
@@ -50,15 +50,27 @@ pub(crate) struct Queue {
 #[derive(Debug, Default)]
 struct Line {
     next: u64,
+    /// How many wait.
+    count: u64,
+    models: BTreeMap<ModelId, OfModel>,
+    /// The first one of each model that does not stand aside.
+    heads: BTreeMap<u64, ModelId>,
+}
+
+/// Requests to one model.
+#[derive(Debug, Default)]
+struct OfModel {
     /// Those that wait, by the order in which they came, each with what tells it that it is the first one: of a long line
     /// one is woken at a time.
     waiting: BTreeMap<u64, Arc<Notify>>,
+    is_aside: bool,
 }
 
 /// A place in a queue.
 #[derive(Debug)]
 pub(crate) struct Place {
     queue: Arc<Queue>,
+    model: ModelId,
     number: u64,
     is_first: Arc<Notify>,
     _room: OwnedSemaphorePermit,
@@ -75,11 +87,10 @@ impl Queues {
         }
     }
 
-    /// The queue of a connection; of one model on it, where only what its upstream told of that model is waited for.
-    pub(crate) fn of(&self, name: &QueueName, model: Option<&ModelId>) -> Arc<Queue> {
+    /// The queue of a connection.
+    pub(crate) fn of(&self, name: &QueueName) -> Arc<Queue> {
         let mut queues = self.queues.lock();
-        let key = (name.connection.clone(), model.cloned());
-        if let Some(queue) = queues.get(&key)
+        if let Some(queue) = queues.get(&name.connection)
             && queue.name == *name
         {
             return Arc::clone(queue);
@@ -95,15 +106,16 @@ impl Queues {
             line: Mutex::default(),
             freed: Notify::new(),
         });
-        queues.insert(key, Arc::clone(&queue));
+        queues.insert(name.connection.clone(), Arc::clone(&queue));
         queue
     }
 }
 
 impl Queue {
-    /// Somebody waits.
-    pub(crate) fn is_used(&self) -> bool {
-        !self.line.lock().waiting.is_empty()
+    /// Somebody waits that goes before a request to this model.
+    pub(crate) fn is_used(&self, model: &ModelId) -> bool {
+        let line = self.line.lock();
+        !line.heads.is_empty() || line.models.contains_key(model)
     }
 
     /// The right to ask without having waited. Nobody waits in it longer than questions take.
@@ -115,10 +127,13 @@ impl Queue {
     ///
     /// # Errors
     /// [`AdmissionError::QueueFull`].
-    pub(crate) fn enter(self: &Arc<Self>, depth: u64) -> Result<Place, AdmissionError> {
+    pub(crate) fn enter(
+        self: &Arc<Self>,
+        model: &ModelId,
+        depth: u64,
+    ) -> Result<Place, AdmissionError> {
         let mut line = self.line.lock();
-        let waiting = u64::try_from(line.waiting.len()).unwrap_or(u64::MAX);
-        check_depth(waiting, depth, &self.name)?;
+        check_depth(line.count, depth, &self.name)?;
         let room = Arc::clone(&self.room).try_acquire_owned();
         let room = room.map_err(|_none_left| AdmissionError::QueueFull {
             queue: self.name.clone(),
@@ -126,10 +141,14 @@ impl Queue {
         })?;
         let number = line.next;
         line.next = line.next.saturating_add(1);
+        line.count = line.count.saturating_add(1);
         let is_first = Arc::new(Notify::new());
-        line.waiting.insert(number, Arc::clone(&is_first));
+        line.change(model, |of_model| {
+            of_model.waiting.insert(number, Arc::clone(&is_first));
+        });
         Ok(Place {
             queue: Arc::clone(self),
+            model: model.clone(),
             number,
             is_first,
             _room: room,
@@ -148,6 +167,56 @@ impl Queue {
     }
 }
 
+impl Line {
+    /// Changes what waits for a model, and tells whoever becomes the first one by it.
+    fn change(&mut self, model: &ModelId, step: impl FnOnce(&mut OfModel)) {
+        let first = self.first();
+        let of_model = self.models.entry(model.clone()).or_default();
+        let head = of_model.head();
+        step(of_model);
+        let new_head = of_model.head();
+        if of_model.waiting.is_empty() {
+            self.models.remove(model);
+        }
+        if head != new_head {
+            if let Some(head) = head {
+                self.heads.remove(&head);
+            }
+            if let Some(head) = new_head {
+                self.heads.insert(head, model.clone());
+            }
+        }
+        if let Some((number, model)) = self.heads.first_key_value()
+            && first != Some(*number)
+            && let Some(of_model) = self.models.get(model)
+            && let Some(is_first) = of_model.waiting.get(number)
+        {
+            is_first.notify_one();
+        }
+    }
+
+    fn first(&self) -> Option<u64> {
+        self.heads.first_key_value().map(|(number, _)| *number)
+    }
+}
+
+impl OfModel {
+    fn head(&self) -> Option<u64> {
+        let (number, _) = self.waiting.first_key_value()?;
+        (!self.is_aside).then_some(*number)
+    }
+}
+
+/// While it lives, requests to a model hold up nobody.
+#[derive(Debug)]
+pub(crate) struct Aside<'a>(&'a Place);
+
+impl Drop for Aside<'_> {
+    fn drop(&mut self) {
+        self.0.stands_aside(false);
+    }
+}
+
 impl Place {
     /// The queue it is in.
     pub(crate) fn queue(&self) -> &Arc<Queue> {
@@ -162,22 +231,29 @@ impl Place {
         }
     }
 
+    /// Lets those to other models go first, as do all others to its model, until it has come back.
+    pub(crate) fn steps_aside(&self) -> Aside<'_> {
+        self.stands_aside(true);
+        Aside(self)
+    }
+
+    fn stands_aside(&self, is_aside: bool) {
+        let mut line = self.queue.line.lock();
+        line.change(&self.model, |of_model| of_model.is_aside = is_aside);
+    }
+
     fn stands_first(&self) -> bool {
-        let line = self.queue.line.lock();
-        let first = line.waiting.first_key_value();
-        first.is_some_and(|(number, _)| *number == self.number)
+        self.queue.line.lock().first() == Some(self.number)
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         let mut line = self.queue.line.lock();
-        line.waiting.remove(&self.number);
-        if let Some((number, first)) = line.waiting.first_key_value()
-            && *number > self.number
-        {
-            first.notify_one();
-        }
+        line.count = line.count.saturating_sub(1);
+        line.change(&self.model, |of_model| {
+            of_model.waiting.remove(&self.number);
+        });
     }
 }
 
@@ -194,7 +270,7 @@ mod tests {
     use super::*;
 
     fn queue() -> Arc<Queue> {
-        Queues::new(Gauge::default()).of(&name(), None)
+        Queues::new(Gauge::default()).of(&name())
     }
 
     fn name() -> QueueName {
@@ -202,6 +278,10 @@ mod tests {
             provider: ProviderId::new("p").unwrap(),
             connection: ConnectionId::new("c").unwrap(),
         }
+    }
+
+    fn model(name: &str) -> ModelId {
+        ModelId::new(name).unwrap()
     }
 
     async fn is_first(place: &Place) -> bool {
@@ -213,23 +293,23 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_first_one_that_came_goes_first_and_whoever_leaves_lets_others_up() {
         let queue = queue();
-        let [one, two, three] = [(); 3].map(|()| queue.enter(0).unwrap());
+        let [one, two, three] = [(); 3].map(|()| queue.enter(&model("a"), 0).unwrap());
         assert!(is_first(&one).await);
         assert!(!is_first(&two).await);
         drop(two);
         assert!(!is_first(&three).await);
         drop(one);
         assert!(is_first(&three).await);
-        assert!(queue.is_used());
+        assert!(queue.is_used(&model("a")));
         drop(three);
-        assert!(!queue.is_used());
+        assert!(!queue.is_used(&model("a")));
     }
 
     #[tokio::test(start_paused = true)]
     async fn one_that_waits_is_told_when_it_is_first() {
         let queue = queue();
-        let one = queue.enter(0).unwrap();
-        let two = queue.enter(0).unwrap();
+        let one = queue.enter(&model("a"), 0).unwrap();
+        let two = queue.enter(&model("a"), 0).unwrap();
         let waits = two.first();
         tokio::pin!(waits);
         assert!(timeout(Duration::from_secs(1), &mut waits).await.is_err());
@@ -250,7 +330,9 @@ mod tests {
     #[test]
     fn of_a_long_line_one_is_woken_at_a_time() {
         let queue = queue();
-        let mut places: VecDeque<Place> = (0..100).map(|_| queue.enter(0).unwrap()).collect();
+        let mut places: VecDeque<Place> = (0..100)
+            .map(|_| queue.enter(&model("a"), 0).unwrap())
+            .collect();
         let gone = places.pop_front().unwrap();
         let wakes = Arc::new(Wakes::default());
         let waker = Waker::from(Arc::clone(&wakes));
@@ -268,40 +350,82 @@ mod tests {
     #[test]
     fn vector_sessions_34_only_those_that_wait_count() {
         let queue = queue();
-        let places: Vec<Place> = (0..3).map(|_| queue.enter(3).unwrap()).collect();
-        let full = queue.enter(3).unwrap_err();
+        let places: Vec<Place> = (0..3)
+            .map(|_| queue.enter(&model("a"), 3).unwrap())
+            .collect();
+        let full = queue.enter(&model("a"), 3).unwrap_err();
         assert_eq!((full.status(), full.code()), (429, "RATE_LIMIT_QUEUE_FULL"));
-        assert!(queue.enter(0).is_ok());
+        assert!(queue.enter(&model("a"), 0).is_ok());
         drop(places);
-        assert!(queue.enter(3).is_ok());
+        assert!(queue.enter(&model("a"), 3).is_ok());
     }
 
     #[test]
     fn there_is_a_limit_over_all_queues() {
         let gauge = Gauge::default();
         let queues = Queues::new(gauge.clone());
-        let queue = queues.of(&name(), None);
-        let mut places: Vec<Place> = (0..MAX_QUEUED).map(|_| queue.enter(0).unwrap()).collect();
+        let queue = queues.of(&name());
+        let mut places: Vec<Place> = (0..MAX_QUEUED)
+            .map(|_| queue.enter(&model("a"), 0).unwrap())
+            .collect();
         let other = QueueName {
             connection: ConnectionId::new("d").unwrap(),
             ..name()
         };
-        assert!(queues.of(&other, None).enter(0).is_err());
+        assert!(queues.of(&other).enter(&model("a"), 0).is_err());
         places.pop();
-        let place = queues.of(&other, None).enter(0).unwrap();
+        let place = queues.of(&other).enter(&model("a"), 0).unwrap();
         assert_eq!(gauge.get(), 100_000);
         drop((place, places));
         assert_eq!(gauge.get(), 0);
     }
 
-    #[test]
-    fn a_model_with_a_queue_of_its_own_does_not_hold_up_another() {
-        let queues = Queues::new(Gauge::default());
-        let [one, other] = ["a", "b"].map(|model| ModelId::new(model).unwrap());
-        let _waits = queues.of(&name(), Some(&one)).enter(0).unwrap();
-        assert!(queues.of(&name(), Some(&one)).is_used());
-        assert!(!queues.of(&name(), Some(&other)).is_used());
-        assert!(!queues.of(&name(), None).is_used());
+    #[tokio::test(start_paused = true)]
+    async fn a_model_that_steps_aside_holds_up_no_other_and_comes_back_to_its_place() {
+        let queue = queue();
+        let [a1, b1, a2, b2] =
+            ["a", "b", "a", "b"].map(|name| queue.enter(&model(name), 0).unwrap());
+        assert!(is_first(&a1).await);
+        let aside = a1.steps_aside();
+        assert!(is_first(&b1).await && !is_first(&a2).await);
+        drop(b1);
+        assert!(is_first(&b2).await);
+        // Whoever comes to that model stands behind them, to another behind the others.
+        assert!(queue.is_used(&model("a")));
+        let a3 = queue.enter(&model("a"), 0).unwrap();
+        drop(b2);
+        assert!(!queue.is_used(&model("b")) && queue.is_used(&model("a")));
+        assert!(!is_first(&a1).await && !is_first(&a2).await && !is_first(&a3).await);
+        assert!(
+            queue.enter(&model("b"), 3).is_err(),
+            "they wait all the same"
+        );
+        drop(aside);
+        assert!(is_first(&a1).await);
+        drop(a1);
+        assert!(is_first(&a2).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_is_held_up_is_told_when_others_step_aside_and_when_one_leaves_there() {
+        let queue = queue();
+        let [a1, b1, a2] = ["a", "b", "a"].map(|name| queue.enter(&model(name), 0).unwrap());
+        let aside = {
+            let waits = b1.first();
+            tokio::pin!(waits);
+            assert!(timeout(Duration::from_secs(1), &mut waits).await.is_err());
+            let aside = a1.steps_aside();
+            timeout(Duration::from_secs(1), waits).await.unwrap();
+            aside
+        };
+        drop(b1);
+        let waits = a2.first();
+        tokio::pin!(waits);
+        assert!(timeout(Duration::from_secs(1), &mut waits).await.is_err());
+        // Its client leaves.
+        drop(aside);
+        drop(a1);
+        timeout(Duration::from_secs(1), waits).await.unwrap();
     }
 
     #[test]
@@ -312,7 +436,7 @@ mod tests {
                 connection: ConnectionId::new(format!("c{number}")).unwrap(),
                 ..name()
             };
-            queues.of(&name, None)
+            queues.of(&name)
         };
         let used = of(0);
         for number in 1..=MANY_QUEUES {

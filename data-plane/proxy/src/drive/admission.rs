@@ -63,9 +63,7 @@ impl<C: ControlPort> Drive<C> {
             provider: attempt.provider.clone(),
             connection: attempt.connection.clone(),
         };
-        // A spent model does not hold up the others, unless all of them wait for what an operator set.
-        let model = terms.pace.is_free().then_some(&attempt.model);
-        let queue = self.shared.queues.of(&name, model);
+        let queue = self.shared.queues.of(&name);
         let ask = AdmissionAsk {
             provider: attempt.provider.clone(),
             connection: attempt.connection.clone(),
@@ -85,12 +83,12 @@ impl<C: ControlPort> Drive<C> {
             place
         } else {
             let _turn = queue.turn().await;
-            if !queue.is_used()
+            if !queue.is_used(&attempt.model)
                 && let Some(running) = self.goes(&queue, &ask).await
             {
                 return Ok(Gone::Sent(running));
             }
-            let entered = queue.enter(terms.depth);
+            let entered = queue.enter(&attempt.model, terms.depth);
             let end = entered
                 .as_ref()
                 .map_or(QueueEnd::Refused, |_| QueueEnd::Waited);
@@ -145,24 +143,27 @@ impl<C: ControlPort> Drive<C> {
                 let queue = Arc::clone(queue);
                 Some(running.and_then(move || queue.frees()))
             }
-            Admission::NotBefore(_) | Admission::Full | Admission::Unknown => None,
+            Admission::NotBefore(_)
+            | Admission::Spent(_)
+            | Admission::Full
+            | Admission::Unknown => None,
         }
     }
 
     /// Waits until the request is the first one and would be admitted, or nobody can tell.
     async fn wait_in(&self, place: &Place, ask: AdmissionAsk) {
-        place.first().await;
         let look = AdmissionAsk { look: true, ..ask };
         let mut pause = FIRST_PAUSE;
         loop {
+            place.first().await;
             // Before the question, so that an end that comes with its answer is not missed.
             let freed = place.queue().freed();
             match self.shared.control.admit(&look).await {
                 Admission::Now(_) => return,
-                Admission::NotBefore(wait) => {
-                    let spread = Duration::from_millis(rand::random_range(0..SPREAD_MS));
-                    let wait = wait.min(LONGEST_PAUSE).saturating_add(spread);
-                    tokio::time::sleep(wait).await;
+                Admission::NotBefore(wait) => come_back_after(wait).await,
+                Admission::Spent(wait) => {
+                    let _aside = place.steps_aside();
+                    come_back_after(wait).await;
                 }
                 Admission::Full => {
                     let came_free = timeout(pause, freed).await.is_ok();
@@ -179,4 +180,9 @@ impl<C: ControlPort> Drive<C> {
             }
         }
     }
+}
+
+async fn come_back_after(wait: Duration) {
+    let spread = Duration::from_millis(rand::random_range(0..SPREAD_MS));
+    tokio::time::sleep(wait.min(LONGEST_PAUSE).saturating_add(spread)).await;
 }

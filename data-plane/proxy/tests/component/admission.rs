@@ -290,6 +290,38 @@ async fn whoever_comes_when_nothing_is_left_of_a_window_waits_in_the_queue() {
 }
 
 #[tokio::test]
+async fn a_spent_model_holds_up_no_other_behind_the_limits_of_an_operator() {
+    let bench = Bench::start_with(Options {
+        plans: true,
+        settings: json!({"requestQueue": {"concurrentRequests": 1}}),
+        ..Options::default()
+    })
+    .await;
+    bench.one.set_headers(spent_for("50s"));
+    let spent = chat("one/m", false);
+    assert_eq!(bench.client.post(CHAT, &spent).await.status, 200);
+    let others = async {
+        while bench.metric("tidegate_dp_queued").await < 1.5 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        bench.one.set_headers(Vec::new());
+        for _ in 0..3 {
+            let reply = bench.client.post(CHAT, &chat("one/j", false)).await;
+            assert_eq!(reply.status, 200, "{reply:?}");
+        }
+    };
+    let waiting = futures::future::join(
+        bench.client.post(CHAT, &spent),
+        bench.client.post(CHAT, &spent),
+    );
+    tokio::select! {
+        replies = waiting => panic!("{replies:?}"),
+        done = tokio::time::timeout(LIMIT, others) => done.unwrap(),
+    }
+    assert_eq!(bench.one.log().count(&Selector::any()), 4);
+}
+
+#[tokio::test]
 async fn whoever_waits_goes_when_the_window_begins_anew() {
     let bench = with(json!({})).await;
     bench.one.set_headers(spent_for("300ms"));

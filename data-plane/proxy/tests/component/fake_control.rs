@@ -401,9 +401,9 @@ impl ControlPort for FakeControl {
         let mut paces = self.paces.lock();
         let pace = paces.entry(ask.connection.clone()).or_default();
         let (admitted, standing) = if ask.look {
-            pace.look_for(&ask.model, attempt.plane, ask.limits, now)
+            pace.look(attempt.plane, Some(&ask.model), ask.limits, now)
         } else {
-            pace.admit_for(&ask.model, attempt, ask.limits, now)
+            pace.admit(attempt, Some(&ask.model), ask.limits, now)
         };
         let place = standing.and_then(|standing| standing.place);
         match admitted {
@@ -417,8 +417,11 @@ impl ControlPort for FakeControl {
                 });
                 Admission::Now(running.at(place))
             }
-            Admitted::NotBefore(then) | Admitted::Spent(then) => {
+            Admitted::NotBefore(then) => {
                 Admission::NotBefore(Duration::from_millis(then.remaining_ms(now)))
+            }
+            Admitted::Spent(then) => {
+                Admission::Spent(Duration::from_millis(then.remaining_ms(now)))
             }
             Admitted::Full => Admission::Full,
         }
@@ -433,9 +436,9 @@ impl ControlPort for FakeControl {
     fn is_learned(&self, connection: &ConnectionId, model: &ModelId) -> bool {
         let pace = self.paces.lock().get(connection).cloned();
         pace.is_some_and(|mut pace| {
-            let looked = pace.look_for(
-                model,
+            let looked = pace.look(
                 PlaneIncarnation(8),
+                Some(model),
                 PaceLimits::default(),
                 self.now(),
             );

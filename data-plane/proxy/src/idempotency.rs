@@ -57,9 +57,10 @@ pub(crate) enum Whose {
 
 impl Whose {
     pub(crate) fn of(key: Option<&ApiKey>, peer: IpAddr) -> Self {
-        key.map_or(Self::At(peer.to_canonical()), |key| {
-            Self::Key(key.id.clone())
-        })
+        match key {
+            Some(key) => Self::Key(key.id.clone()),
+            None => Self::At(peer.to_canonical()),
+        }
     }
 }
 

@@ -292,6 +292,34 @@ impl Pool {
         count(numbers.filter(|until| **until > now).count())
     }
 
+    /// Who holds permits: how many, and when the last of them ends that nobody renews.
+    pub fn holders(
+        &self,
+        now: Timestamp,
+    ) -> impl Iterator<Item = (PlaneIncarnation, u32, Timestamp)> {
+        self.holders.iter().filter_map(move |(plane, numbers)| {
+            let ends = numbers.values().filter(|until| **until > now);
+            let last = ends.clone().max()?;
+            Some((*plane, count(ends.count()), *last))
+        })
+    }
+
+    /// Where requests wait: name of the replica, how many, since when the first.
+    pub fn queues(&self, now: Timestamp) -> impl Iterator<Item = (&str, u32, Timestamp)> {
+        let true_words = self.waiting.iter();
+        let true_words = true_words.filter(move |(_, waiting)| waiting.until > now);
+        true_words.map(|(replica, waiting)| (replica.as_str(), waiting.count, waiting.since))
+    }
+
+    /// Forgets who holds permits, and not who waits. Returns how many were out. What runs without one is renewed by
+    /// nobody ([`Pool::renew`] adds none).
+    pub fn clear(&mut self, now: Timestamp) -> u32 {
+        let out = self.held(now);
+        self.holders.clear();
+        self.claims.clear();
+        out
+    }
+
     /// When nothing of it is true any more.
     #[must_use]
     pub fn ends_at(&self) -> Timestamp {

@@ -1,5 +1,6 @@
 //! What both adapters do with rows: batches, texts, documents.
 
+pub(crate) mod events;
 pub(crate) mod handoffs;
 pub(crate) mod leases;
 pub(crate) mod pins;

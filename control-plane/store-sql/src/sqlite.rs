@@ -13,6 +13,7 @@
 
 mod checkpoint;
 mod configuration;
+mod events;
 mod handoffs;
 mod history;
 mod leadership;

@@ -7,6 +7,7 @@
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod events;
 mod handoffs;
 mod leases;
 mod pins;
@@ -23,6 +24,9 @@ use tidegate_core::time::Timestamp;
 
 use crate::hot::{Entry, ReportMark};
 
+pub use events::{
+    EventMarks, EventPosition, EventQuery, EventRow, EventSource, EventStore, StoredEvent,
+};
 pub use handoffs::{HandoffStore, MAX_SEALED_HANDOFF_BYTES, SealedHandoff};
 pub use leases::{LeaseReply, LeaseStore, MAX_SWEPT_LEASES};
 pub use pins::{MAX_PIN_ROWS, PinStore, StoredPin};
@@ -296,6 +300,7 @@ pub trait DurableStore:
     + PinStore
     + CheckpointStore
     + HistoryStore
+    + EventStore
     + UsageStore
     + Leadership
     + Debug

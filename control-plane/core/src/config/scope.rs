@@ -14,17 +14,25 @@ pub enum KeyScope {
     /// (`sessions-and-streams.md` §1.2).
     #[serde(rename = "lease:exclusive")]
     ExclusiveLease,
+    /// Who shows it may administer, as with the token of operators (`sessions-and-streams.md` §5.5).
+    #[serde(rename = "manage")]
+    Manage,
+    /// Who shows it may look at everything that administration shows, and change nothing.
+    #[serde(rename = "manage:read")]
+    ManageRead,
 }
 
 impl KeyScope {
     /// All scopes.
-    pub const ALL: [Self; 1] = [Self::ExclusiveLease];
+    pub const ALL: [Self; 3] = [Self::ExclusiveLease, Self::Manage, Self::ManageRead];
 
     /// Its word.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::ExclusiveLease => "lease:exclusive",
+            Self::Manage => "manage",
+            Self::ManageRead => "manage:read",
         }
     }
 
@@ -46,6 +54,18 @@ impl ApiKey {
     #[must_use]
     pub fn may_lease(&self) -> bool {
         self.scopes.contains(&KeyScope::ExclusiveLease)
+    }
+
+    /// It has the scope `manage`.
+    #[must_use]
+    pub fn may_manage(&self) -> bool {
+        self.scopes.contains(&KeyScope::Manage)
+    }
+
+    /// It has the scope `manage` or `manage:read`.
+    #[must_use]
+    pub fn may_read_management(&self) -> bool {
+        self.may_manage() || self.scopes.contains(&KeyScope::ManageRead)
     }
 
     /// What leases look at of it.

@@ -491,3 +491,29 @@ fn a_permit_lasts_as_long_as_the_settings_say_when_it_is_taken_and_renewed() {
     );
     assert_eq!(pool.held(at(31_799)), 1);
 }
+
+#[test]
+fn holders_and_queues_are_told_as_long_as_they_are_true_and_clearing_leaves_who_waits() {
+    let mut pool = Pool::default();
+    for number in 1..=2 {
+        assert!(take(&mut pool, attempt(1, number), 9, at(number)));
+    }
+    assert!(take(&mut pool, attempt(2, 1), 9, at(5)));
+    pool.tell_waiting("a", 3, at(1), at(5));
+    let held: Vec<_> = pool.holders(at(6)).collect();
+    let (one, two) = (PlaneIncarnation(1), PlaneIncarnation(2));
+    let until = |ms: u64| at(ms + PERMIT_TTL_MS);
+    assert_eq!(held, [(one, 2, until(2)), (two, 1, until(5))]);
+    assert_eq!(pool.queues(at(6)).collect::<Vec<_>>(), [("a", 3, at(1))]);
+    // At its very end a permit is out no more, and the word of a replica is true no more.
+    let left: Vec<_> = pool.holders(until(2)).collect();
+    assert_eq!(left, [(two, 1, until(5))]);
+    assert_eq!(pool.queues(at(5 + WAITING_TTL_MS)).count(), 0);
+    assert_eq!(pool.clear(at(6)), 3);
+    assert_eq!((pool.held(at(6)), pool.holders(at(6)).count()), (0, 0));
+    assert_eq!(pool.queues(at(6)).count(), 1);
+    // Nobody brings back what was forgotten.
+    pool.renew(one, &BTreeSet::from([1, 2]), 2, term(at(7)));
+    assert_eq!(pool.held(at(7)), 0);
+    assert_eq!(pool.clear(at(7)), 0);
+}

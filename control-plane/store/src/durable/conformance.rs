@@ -132,6 +132,8 @@ macro_rules! durable_conformance {
             concurrent_duplicates_of_usage_count_once
             absurd_numbers_do_not_hold_up_the_rest
             old_history_is_deleted
+            events_are_one_history_in_pages
+            events_are_followed_by_marks
             what_is_recorded_comes_with_its_source
             only_unknown_usage_is_replaced
             answers_of_a_silent_data_plane_are_recorded_as_unknown

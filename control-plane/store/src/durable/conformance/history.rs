@@ -7,7 +7,10 @@ use tidegate_core::usage::UsageRecord;
 
 use super::samples::{NOW, provider, transition, usage};
 use super::{CaseResult, Damage, Fixture};
-use crate::durable::{DurableStoreError, History, MAX_LIST_ROWS, SealedSecrets};
+use crate::durable::{
+    DurableStoreError, EventMarks, EventPosition, EventQuery, EventRow, EventSource, History,
+    MAX_LIST_ROWS, SealedSecrets, StoredEvent,
+};
 
 fn numbered(rows: &[Transition]) -> Vec<(String, Transition)> {
     (0..)
@@ -188,5 +191,140 @@ pub async fn old_history_is_deleted(fixture: &impl Fixture) -> CaseResult {
     let far = Timestamp(u64::MAX);
     assert_eq!(store.delete_history(History::Audit, far).await?, 1);
     assert_eq!(store.list_audit(10).await?.len(), 0);
+    Ok(())
+}
+
+/// All events.
+const ALL: EventQuery<'static> = EventQuery {
+    provider: None,
+    connection: None,
+    since: Timestamp(0),
+    before: EventPosition::END,
+};
+
+fn levels(rows: &[EventRow]) -> Vec<(EventSource, u64)> {
+    let place = |row: &EventRow| (row.position.source, row.position.at.0);
+    rows.iter().map(place).collect()
+}
+
+/// Both sources in one order, page by page, with every filter.
+///
+/// # Errors
+/// When the store fails.
+///
+/// # Panics
+/// When the case fails.
+pub async fn events_are_one_history_in_pages(fixture: &impl Fixture) -> CaseResult {
+    let store = fixture.store();
+    let rows = [
+        transition("openai", 30, 1)?,
+        transition("anthropic", 10, 2)?,
+        transition("openai", 20, 3)?,
+        transition("openai", 20, 4)?,
+        Transition {
+            connection: None,
+            ..transition("openai", u64::MAX, 5)?
+        },
+    ];
+    store.append_transitions(&numbered(&rows)).await?;
+    let secrets = SealedSecrets::default();
+    store
+        .save_document(0, &Document::default(), &secrets, "ops", "one")
+        .await?;
+    let whole = store.list_events(ALL, 100).await?;
+    let now = whole.get(1).map_or(0, |row| row.position.at.0);
+    let of = |at| (EventSource::Transitions, at);
+    let audit = (EventSource::Audit, now);
+    assert_eq!(
+        levels(&whole),
+        [of(u64::MAX), audit, of(30), of(20), of(20), of(10)]
+    );
+    // Of one moment the last appended comes first.
+    let [_, _, c, d, _] = &rows;
+    let told: Vec<_> = whole.iter().skip(3).take(2).map(|row| &row.event).collect();
+    let [c, d] = [c, d].map(|it| StoredEvent::Transition(it.clone()));
+    assert_eq!(told, [&d, &c]);
+    let audit = whole.get(1).map(|row| &row.event);
+    let Some(StoredEvent::Audit(entry)) = audit else {
+        return Err(format!("{audit:?} is not of the audit trail").into());
+    };
+    assert_eq!(
+        (entry.author.as_str(), entry.summary.as_str()),
+        ("ops", "one")
+    );
+    assert_eq!(entry.document_version, Some(1));
+    // Pages of any size meet without a gap.
+    for size in 1..=7 {
+        let mut paged = Vec::new();
+        let mut before = EventPosition::END;
+        loop {
+            let page = store
+                .list_events(EventQuery { before, ..ALL }, size)
+                .await?;
+            let Some(last) = page.last() else { break };
+            before = last.position;
+            paged.extend(page);
+        }
+        assert_eq!(paged, whole, "pages of {size}");
+    }
+    let since = EventQuery {
+        since: Timestamp(20),
+        ..ALL
+    };
+    assert_eq!(store.list_events(since, 100).await?.len(), 5);
+    let openai = provider("openai")?;
+    let of_provider = EventQuery {
+        provider: Some(&openai),
+        ..ALL
+    };
+    let listed = store.list_events(of_provider, 100).await?;
+    assert_eq!(levels(&listed), [of(u64::MAX), of(30), of(20), of(20)]);
+    let [a, ..] = &rows;
+    let of_connection = EventQuery {
+        connection: a.connection.as_ref(),
+        ..of_provider
+    };
+    let listed = store.list_events(of_connection, 100).await?;
+    assert!(!listed.is_empty());
+    assert!(listed.iter().all(|row| match &row.event {
+        StoredEvent::Transition(it) => it.connection == a.connection,
+        StoredEvent::Audit(_) => false,
+    }));
+    Ok(())
+}
+
+/// Who follows gets everything that was appended since, once.
+///
+/// # Errors
+/// When the store fails.
+///
+/// # Panics
+/// When the case fails.
+pub async fn events_are_followed_by_marks(fixture: &impl Fixture) -> CaseResult {
+    let store = fixture.store();
+    assert_eq!(store.event_marks().await?, EventMarks::default());
+    let first = numbered(&[transition("openai", 30, 1)?, transition("openai", 10, 2)?]);
+    store.append_transitions(&first).await?;
+    let marks = store.event_marks().await?;
+    assert_eq!(store.events_after(marks, 100).await?, []);
+    // In the order of appending, whenever it happened.
+    let later = transition("openai", 5, 3)?;
+    store
+        .append_transitions(&[("later".to_owned(), later.clone())])
+        .await?;
+    let secrets = SealedSecrets::default();
+    store
+        .save_document(0, &Document::default(), &secrets, "ops", "one")
+        .await?;
+    let news = store.events_after(marks, 100).await?;
+    let sources: Vec<_> = news.iter().map(|row| row.position.source).collect();
+    assert_eq!(sources, [EventSource::Transitions, EventSource::Audit]);
+    let told = news.first().map(|row| row.event.clone());
+    assert_eq!(told, Some(StoredEvent::Transition(later)));
+    let all = store.events_after(EventMarks::default(), 1).await?;
+    assert_eq!(levels(&all).first(), Some(&(EventSource::Transitions, 30)));
+    assert_eq!(all.len(), 2);
+    let behind = store.event_marks().await?;
+    assert_eq!(store.events_after(behind, 100).await?, []);
     Ok(())
 }

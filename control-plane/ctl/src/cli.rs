@@ -14,7 +14,7 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     pub(crate) connection: ConnectionArguments,
 
-    /// Form of the answer.
+    /// Form of the answer. Colours are for terminals only, and never where the variable `NO_COLOR` is set.
     #[arg(short, long, global = true, value_enum, default_value_t = Output::Table)]
     pub(crate) output: Output,
 
@@ -24,20 +24,19 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct ConnectionArguments {
-    /// Control plane, as http://host:port or https://host:port.
-    #[arg(
-        long,
-        global = true,
-        env = "TIDEGATE_CONTROL_PLANE",
-        default_value = "http://127.0.0.1:7400"
-    )]
-    pub(crate) control_plane: http::Uri,
+    /// Context of the configuration file to use, instead of its current one.
+    #[arg(long, global = true, env = "TIDEGATE_CONTEXT")]
+    pub(crate) context: Option<String>,
 
-    /// File that holds the administrator's token; else the variable `TIDEGATE_ADMIN_TOKEN` is used.
+    /// Control plane, as http://host:port or https://host:port; else the context's, else http://127.0.0.1:7400.
+    #[arg(long, global = true, env = "TIDEGATE_CONTROL_PLANE")]
+    pub(crate) control_plane: Option<http::Uri>,
+
+    /// File that holds the bearer token; else the variable `TIDEGATE_ADMIN_TOKEN` is used, else the context's file.
     #[arg(long, global = true, env = "TIDEGATE_ADMIN_TOKEN_FILE")]
     pub(crate) token_file: Option<PathBuf>,
 
-    /// PEM file with who signed the control plane's certificate.
+    /// PEM file with who signed the control plane's certificate; else the context's.
     #[arg(long, global = true, env = "TIDEGATE_CA_FILE")]
     pub(crate) ca_file: Option<PathBuf>,
 
@@ -51,18 +50,40 @@ pub(crate) struct ConnectionArguments {
 pub(crate) enum Output {
     /// For people.
     Table,
+    /// For people with a wide window: all columns.
+    Wide,
     /// For programs.
     Json,
     /// For files.
     Yaml,
 }
 
+impl Output {
+    /// People read it.
+    pub(crate) fn is_for_people(self) -> bool {
+        match self {
+            Self::Table | Self::Wide => true,
+            Self::Json | Self::Yaml => false,
+        }
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Replace the configuration by a file; shows what differs.
     Apply(ApplyArguments),
+    /// Show what `apply` would change; ends with 2 when something differs.
+    Diff(DiffArguments),
     /// List configured things and their state.
     Get(GetArguments),
+    /// Tell everything about one thing: how it is configured, how it stands, what happened to it.
+    Describe(DescribeArguments),
+    /// Take one thing out of the configuration.
+    Delete(DeleteArguments),
+    /// Switch a connection off in the configuration: nothing is sent on it any more.
+    Ban(BanArguments),
+    /// Switch a connection on again, and end whatever excludes it.
+    Unban(BanArguments),
     /// Tell where a request would go, what is excluded, why and until when. Sends nothing.
     Explain(ExplainArguments),
     /// End breakers, cooldowns or model locks by hand.
@@ -73,8 +94,160 @@ pub(crate) enum Command {
     /// Show what is known of quotas, or tell what was fetched of them.
     #[command(subcommand)]
     Quota(QuotaCommand),
+    /// Show exclusive leases of connections, or end one by hand.
+    #[command(subcommand)]
+    Lease(LeaseCommand),
+    /// Show permits of connections with a limit, or forget who holds them.
+    #[command(subcommand)]
+    Permit(PermitCommand),
+    /// Show events as they happen, until interrupted.
+    Watch(WatchArguments),
     /// Tell how the control plane is.
     Status,
+    /// Control planes by name, in a configuration file.
+    #[command(subcommand)]
+    Context(ContextCommand),
+    /// Print completions for a shell.
+    Completion {
+        /// Which.
+        #[arg(value_enum)]
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DiffArguments {
+    /// YAML file with the whole configuration.
+    #[arg(short, long)]
+    pub(crate) file: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DescribeArguments {
+    /// What kind of thing.
+    #[arg(value_enum)]
+    pub(crate) kind: ResourceKind,
+
+    /// Its id, or name.
+    pub(crate) name: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DeleteArguments {
+    /// What kind of thing.
+    #[arg(value_enum)]
+    pub(crate) kind: ResourceKind,
+
+    /// Its id, or name.
+    pub(crate) name: String,
+
+    #[command(flatten)]
+    pub(crate) change: SettingsChangeArguments,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BanArguments {
+    /// Connection.
+    pub(crate) connection: String,
+
+    #[command(flatten)]
+    pub(crate) change: SettingsChangeArguments,
+}
+
+/// What a configuration consists of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ResourceKind {
+    /// An upstream family.
+    Provider,
+    /// A credential and what excludes it.
+    Connection,
+    /// A named list of steps.
+    Combo,
+    /// A client's key.
+    Key,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum LeaseCommand {
+    /// Show who has which connection to itself. Owners are shown by the first digits of their hash.
+    List(OfProviderArguments),
+    /// Take a lease from its owner; what is in flight on it may finish within the drain time.
+    End {
+        /// The leased connection.
+        connection: String,
+
+        /// Only if it is still this generation of its owner.
+        #[arg(long, default_value_t = 0)]
+        generation: u64,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PermitCommand {
+    /// Show who holds permits, and how many wait.
+    List(OfProviderArguments),
+    /// Forget who holds permits of a connection. What runs goes on, beyond the limit for its time.
+    Clear {
+        /// The connection.
+        connection: String,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct OfProviderArguments {
+    /// Only of this provider.
+    #[arg(long)]
+    pub(crate) provider: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct WatchArguments {
+    #[command(flatten)]
+    pub(crate) filter: EventArguments,
+
+    /// End after so many events.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct EventArguments {
+    /// Only events of this kind, such as `breaker`, `terminal` or `configuration`; may be given several times.
+    #[arg(long)]
+    pub(crate) kind: Vec<String>,
+
+    /// Only of this provider.
+    #[arg(long)]
+    pub(crate) provider: Option<String>,
+
+    /// Only of this connection.
+    #[arg(long)]
+    pub(crate) connection: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ContextCommand {
+    /// Show all contexts.
+    List,
+    /// Make a context, or change the members that are given.
+    Set(ContextSetArguments),
+    /// Make a context the current one.
+    Use {
+        /// Its name.
+        name: String,
+    },
+    /// Forget a context.
+    Delete {
+        /// Its name.
+        name: String,
+    },
+}
+
+/// The control plane and files are those of `--control-plane`, `--token-file` and `--ca-file`.
+#[derive(Debug, Args)]
+pub(crate) struct ContextSetArguments {
+    /// Its name.
+    pub(crate) name: String,
 }
 
 #[derive(Debug, Subcommand)]
@@ -210,13 +383,24 @@ pub(crate) struct GetArguments {
     #[arg(value_enum)]
     pub(crate) kind: Kind,
 
-    /// Of transitions: only this provider's.
+    /// Only the one with this id or name; of state, only of this connection.
+    pub(crate) name: Option<String>,
+
+    /// Of state and history: only this provider's.
     #[arg(long)]
     pub(crate) provider: Option<String>,
 
-    /// Of transitions: at most so many, the newest.
+    /// Of transitions and events: at most so many, the newest.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub(crate) limit: u32,
+
+    /// Of events: only of this kind; may be given several times.
+    #[arg(long = "kind")]
+    pub(crate) kinds: Vec<String>,
+
+    /// Of events: only those of the last time, such as `2h`.
+    #[arg(long, value_parser = humantime::parse_duration)]
+    pub(crate) since: Option<std::time::Duration>,
 }
 
 /// What can be listed.
@@ -232,10 +416,18 @@ pub(crate) enum Kind {
     Keys,
     /// Provider breakers.
     Breakers,
+    /// Everything that cools.
+    Cooldowns,
     /// Model locks.
     Lockouts,
+    /// Exclusive leases.
+    Leases,
+    /// Permits of connections with a limit of requests at once.
+    Permits,
     /// The newest changes of state.
     Transitions,
+    /// What happened: changes of state, and of the configuration.
+    Events,
 }
 
 #[derive(Debug, Args)]

@@ -5,6 +5,8 @@ use std::fmt;
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
+/// Something differs.
+const DIFFERS: u8 = 2;
 /// The command line is not understood.
 pub(crate) const USAGE: u8 = 64;
 /// A file, or what it says, is refused.
@@ -25,6 +27,8 @@ pub(crate) enum Failure {
     Refused(Box<Status>),
     /// The answer cannot be written.
     Output(String),
+    /// What was compared differs; that was told already.
+    Differs,
     /// Whoever read the answer has gone, as `head` does; nothing is wrong.
     Closed,
 }
@@ -35,6 +39,7 @@ impl Failure {
             Self::Usage(_) => USAGE,
             Self::Input(_) => DATA,
             Self::Output(_) => 1,
+            Self::Differs => DIFFERS,
             Self::Closed => 0,
             Self::Refused(status) => match status.code() {
                 Code::InvalidArgument | Code::FailedPrecondition | Code::Aborted => DATA,
@@ -64,7 +69,7 @@ impl fmt::Display for Failure {
             Self::Usage(message) | Self::Input(message) | Self::Output(message) => {
                 formatter.write_str(message)
             }
-            Self::Closed => Ok(()),
+            Self::Closed | Self::Differs => Ok(()),
             Self::Refused(status) => {
                 // A control plane that answers says so with a code of its own.
                 let answered = status.get_details_error_info().is_some();

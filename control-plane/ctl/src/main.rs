@@ -4,13 +4,15 @@
 mod cli;
 mod commands;
 mod connect;
+mod contexts;
 mod failure;
 mod output;
+mod pages;
 mod quota_window;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
+use clap::{CommandFactory as _, Parser as _};
 
 use crate::cli::{Arguments, Command, SettingsCommand};
 use crate::failure::Failure;
@@ -35,7 +37,10 @@ async fn main() -> ExitCode {
     match run(arguments).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("error: {failure}");
+            let words = failure.to_string();
+            if !words.is_empty() {
+                eprintln!("error: {words}");
+            }
             ExitCode::from(failure.exit_code())
         }
     }
@@ -47,17 +52,38 @@ async fn run(arguments: Arguments) -> Result<(), Failure> {
         output,
         command,
     } = arguments;
-    if let Command::Settings(SettingsCommand::Schema) = command {
-        return commands::settings::schema(output);
-    }
-    let mut client = connect::connect(&connection)?;
+    let command = match command {
+        Command::Settings(SettingsCommand::Schema) => return commands::settings::schema(output),
+        Command::Context(command) => return commands::context::run(connection, command, output),
+        Command::Completion { shell } => return completion(shell),
+        command => command,
+    };
+    let client = &mut connect::connect(connection)?;
     match command {
-        Command::Apply(arguments) => commands::apply::run(&mut client, &arguments, output).await,
-        Command::Get(arguments) => commands::get::run(&mut client, &arguments, output).await,
-        Command::Explain(arguments) => commands::explain::run(&mut client, arguments, output).await,
-        Command::Reset(arguments) => commands::reset::run(&mut client, arguments, output).await,
-        Command::Settings(command) => commands::settings::run(&mut client, command, output).await,
-        Command::Quota(command) => commands::quota::run(&mut client, command, output).await,
-        Command::Status => commands::status::run(&mut client, output).await,
+        Command::Apply(arguments) => commands::apply::run(client, &arguments, output).await,
+        Command::Diff(arguments) => commands::apply::diff(client, arguments, output).await,
+        Command::Get(arguments) => commands::get::run(client, &arguments, output).await,
+        Command::Describe(arguments) => commands::describe::run(client, arguments, output).await,
+        Command::Delete(arguments) => commands::delete::run(client, arguments, output).await,
+        Command::Ban(arguments) => commands::ban::ban(client, arguments, output).await,
+        Command::Unban(arguments) => commands::ban::unban(client, arguments, output).await,
+        Command::Explain(arguments) => commands::explain::run(client, arguments, output).await,
+        Command::Reset(arguments) => commands::reset::run(client, arguments, output).await,
+        Command::Settings(command) => commands::settings::run(client, command, output).await,
+        Command::Quota(command) => commands::quota::run(client, command, output).await,
+        Command::Lease(command) => commands::lease::run(client, command, output).await,
+        Command::Permit(command) => commands::permit::run(client, command, output).await,
+        Command::Watch(arguments) => commands::watch::run(client, arguments, output).await,
+        Command::Status => commands::status::run(client, output).await,
+        // Done above.
+        Command::Context(_) | Command::Completion { .. } => Ok(()),
     }
+}
+
+fn completion(shell: clap_complete::Shell) -> Result<(), Failure> {
+    let mut written = Vec::new();
+    let mut command = Arguments::command();
+    clap_complete::generate(shell, &mut command, "tidegatectl", &mut written);
+    let text = String::from_utf8(written).map_err(|error| Failure::Output(error.to_string()))?;
+    output::write_line(text.trim_end())
 }

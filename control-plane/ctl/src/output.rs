@@ -1,6 +1,6 @@
 //! Tables for people, JSON and YAML for programs: one list of rows, three forms.
 
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 
 use serde_json::{Map, Value, json};
 use tidegate_proto::admin::v1::{ConfigurationWarning, Difference};
@@ -12,6 +12,8 @@ use crate::failure::Failure;
 #[derive(Debug)]
 pub(crate) struct Listing {
     columns: &'static [&'static str],
+    /// Columns of a table; all of them in a wide one. Empty: all.
+    narrow: &'static [&'static str],
     rows: Vec<Vec<Value>>,
 }
 
@@ -20,8 +22,29 @@ impl Listing {
     pub(crate) fn new(columns: &'static [&'static str]) -> Self {
         Self {
             columns,
+            narrow: &[],
             rows: Vec::new(),
         }
+    }
+
+    /// In a table that is not wide, only these columns are shown.
+    pub(crate) fn narrowed_to(self, narrow: &'static [&'static str]) -> Self {
+        Self { narrow, ..self }
+    }
+
+    /// Keeps the rows that have this value in this column; none is [`Failure::Input`].
+    pub(crate) fn only(mut self, column: &str, value: &str) -> Result<Self, Failure> {
+        let place = self.columns.iter().position(|it| *it == column);
+        self.rows.retain(|row| {
+            let found = place.and_then(|place| row.get(place));
+            found.is_some_and(|found| found == value)
+        });
+        if self.rows.is_empty() {
+            return Err(Failure::Input(format!(
+                "there is none whose {column} is {value}"
+            )));
+        }
+        Ok(self)
     }
 
     /// Adds a row; one value for each column.
@@ -33,12 +56,14 @@ impl Listing {
     /// Writes the listing.
     pub(crate) fn print(self, output: Output) -> Result<(), Failure> {
         match output {
-            Output::Table => write_line(&self.table()),
+            Output::Table => write_line(&self.table(self.narrow, Colours::of_stdout())),
+            Output::Wide => write_line(&self.table(&[], Colours::of_stdout())),
             Output::Json | Output::Yaml => print_value(&self.values(), output),
         }
     }
 
-    fn values(self) -> Value {
+    /// As programs get it.
+    pub(crate) fn values(self) -> Value {
         let objects = self.rows.into_iter().map(|row| {
             let members = self
                 .columns
@@ -51,12 +76,27 @@ impl Listing {
         Value::Array(objects.collect())
     }
 
-    /// As people read it.
-    pub(crate) fn table(&self) -> String {
+    /// As people read it, with these columns, or all where none is named.
+    pub(crate) fn table(&self, shown: &[&str], colours: Colours) -> String {
+        let places: Vec<usize> = self
+            .columns
+            .iter()
+            .enumerate()
+            .filter(|(_, column)| shown.is_empty() || shown.contains(*column))
+            .map(|(place, _)| place)
+            .collect();
+        let of = |line: Vec<String>| -> Vec<String> {
+            let mut cells = line.into_iter().map(Some).collect::<Vec<_>>();
+            let take = |place: &usize| cells.get_mut(*place).and_then(Option::take);
+            places.iter().filter_map(take).collect()
+        };
         let header = self.columns.iter().map(|column| column.to_uppercase());
         let body = self.rows.iter().map(|row| row.iter().map(cell).collect());
-        let lines: Vec<Vec<String>> = std::iter::once(header.collect()).chain(body).collect();
-        let widths: Vec<usize> = (0..self.columns.len())
+        let lines: Vec<Vec<String>> = std::iter::once(header.collect())
+            .chain(body)
+            .map(of)
+            .collect();
+        let widths: Vec<usize> = (0..places.len())
             .map(|column| {
                 lines
                     .iter()
@@ -71,7 +111,7 @@ impl Listing {
             .map(|line| {
                 line.iter()
                     .zip(&widths)
-                    .map(|(text, width)| format!("{text:width$}"))
+                    .map(|(text, width)| colours.paint(text, &format!("{text:width$}")))
                     .collect::<Vec<_>>()
                     .join("  ")
                     .trim_end()
@@ -82,10 +122,45 @@ impl Listing {
     }
 }
 
+/// Whether words about states have colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Colours {
+    Off,
+    On,
+}
+
+impl Colours {
+    /// For terminals only, and never against the wish of <https://no-color.org>.
+    pub(crate) fn of_stdout() -> Self {
+        let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+        if unwanted || is_dumb || !std::io::stdout().is_terminal() {
+            Self::Off
+        } else {
+            Self::On
+        }
+    }
+
+    /// The padded text of a cell, coloured where the cell is a word about a state.
+    fn paint(self, text: &str, padded: &str) -> String {
+        let colour = match text {
+            _ if self == Self::Off => None,
+            "OPEN" | "banned" | "expired" | "credits_exhausted" | "disabled" => Some(31),
+            "HALF_OPEN" | "DEGRADED" | "unavailable" => Some(33),
+            "CLOSED" | "active" => Some(32),
+            _ => None,
+        };
+        match colour {
+            None => padded.to_owned(),
+            Some(colour) => format!("\u{1b}[{colour}m{padded}\u{1b}[0m"),
+        }
+    }
+}
+
 /// Writes a value as JSON or YAML; a table of it is its JSON.
 pub(crate) fn print_value(value: &Value, output: Output) -> Result<(), Failure> {
     let text = match output {
-        Output::Table | Output::Json => serde_json::to_string_pretty(value)
+        Output::Table | Output::Wide | Output::Json => serde_json::to_string_pretty(value)
             .map_err(|error| Failure::Output(error.to_string()))?,
         Output::Yaml => {
             serde_saphyr::to_string(value).map_err(|error| Failure::Output(error.to_string()))?
@@ -102,7 +177,7 @@ pub(crate) fn write_differences(
     dry_run: bool,
     output: Output,
 ) -> Result<(), Failure> {
-    if output != Output::Table {
+    if !output.is_for_people() {
         let differences: Vec<_> = differences
             .iter()
             .map(|difference| {
@@ -201,7 +276,7 @@ fn cell(value: &Value) -> String {
 }
 
 /// A character that cannot steer a terminal.
-fn printable(character: char) -> char {
+pub(crate) fn printable(character: char) -> char {
     if character.is_control() {
         char::REPLACEMENT_CHARACTER
     } else {
@@ -234,11 +309,38 @@ mod tests {
     #[test]
     fn a_table_is_aligned_and_cannot_steer_a_terminal() {
         assert_eq!(
-            listing().table(),
+            listing().table(&[], Colours::Off),
             "ID      RETRY AFTER  MODELS\n\
              openai  3            a,b\n\
              x\u{fffd}[2J   -            -"
         );
+    }
+
+    #[test]
+    fn a_narrow_table_has_the_columns_it_names() {
+        assert_eq!(
+            listing().table(&["id", "models"], Colours::Off),
+            "ID      MODELS\nopenai  a,b\nx\u{fffd}[2J   -"
+        );
+    }
+
+    #[test]
+    fn only_words_about_states_have_colours_and_columns_stay_aligned() {
+        let mut listing = Listing::new(&["state", "id"]);
+        listing.push(vec![json!("OPEN"), json!("OPENER")]);
+        listing.push(vec![json!("HALF_OPEN"), json!("b")]);
+        assert_eq!(
+            listing.table(&[], Colours::On),
+            "STATE      ID\n\u{1b}[31mOPEN     \u{1b}[0m  OPENER\n\u{1b}[33mHALF_OPEN\u{1b}[0m  b"
+        );
+    }
+
+    #[test]
+    fn one_row_is_picked_by_name_or_missed() {
+        let picked = listing().only("id", "openai").unwrap();
+        assert_eq!(picked.rows.len(), 1);
+        let missed = listing().only("id", "nobody").unwrap_err();
+        assert_eq!(missed.exit_code(), 65);
     }
 
     #[test]

@@ -275,6 +275,19 @@ pub(crate) struct SecretArgs {
     /// A file with the token of operators
     #[arg(long, env = "TIDEGATE_ADMIN_TOKEN_FILE", global = true)]
     pub(crate) admin_token_file: Option<PathBuf>,
+
+    /// The token of those who may look, and change nothing; needs the token of operators as well
+    #[arg(
+        long,
+        env = "TIDEGATE_ADMIN_READ_TOKEN",
+        hide_env_values = true,
+        global = true
+    )]
+    pub(crate) admin_read_token: Option<SecretString>,
+
+    /// A file with the token of those who may look
+    #[arg(long, env = "TIDEGATE_ADMIN_READ_TOKEN_FILE", global = true)]
+    pub(crate) admin_read_token_file: Option<PathBuf>,
 }
 
 /// Certificates of the gRPC listener

@@ -168,6 +168,8 @@ fn trust(args: SecretArgs, serves: bool) -> Result<(Option<Sealer>, Tokens)> {
         data_plane_token_file,
         admin_token,
         admin_token_file,
+        admin_read_token,
+        admin_read_token_file,
     } = args;
     let sealer = match secret("TIDEGATE_SEALING_KEY", sealing_key, sealing_key_file)? {
         Some(text) => {
@@ -186,7 +188,16 @@ fn trust(args: SecretArgs, serves: bool) -> Result<(Option<Sealer>, Tokens)> {
             data_plane_token_file,
         )?,
         admin: secret("TIDEGATE_ADMIN_TOKEN", admin_token, admin_token_file)?,
+        reader: secret(
+            "TIDEGATE_ADMIN_READ_TOKEN",
+            admin_read_token,
+            admin_read_token_file,
+        )?,
     };
+    ensure!(
+        tokens.reader.is_none() || tokens.admin.is_some(),
+        "TIDEGATE_ADMIN_READ_TOKEN is set, TIDEGATE_ADMIN_TOKEN is not: nobody could change anything"
+    );
     Ok((sealer, tokens))
 }
 
@@ -341,6 +352,17 @@ mod tests {
         assert!(error.contains("loopback"), "{error}");
         args.extend(["--data-plane-token", "t"]);
         assert!(read(&args).is_ok());
+    }
+
+    #[test]
+    fn a_token_to_look_with_needs_one_to_manage_with() {
+        let mut args = good();
+        args.extend(["--admin-read-token", "look"]);
+        let error = format!("{:#}", read(&args).unwrap_err());
+        assert!(error.contains("TIDEGATE_ADMIN_TOKEN"), "{error}");
+        args.extend(["--admin-token", "manage"]);
+        let tokens = read(&args).unwrap().tokens;
+        assert!(tokens.reader.is_some() && tokens.admin.is_some());
     }
 
     #[test]

@@ -1,7 +1,12 @@
 //! What operators ask and do, over the same view and the same rules as decisions.
 
+mod cooldowns;
+mod events;
 mod explain;
+mod leases;
 mod lists;
+mod page;
+mod permits;
 mod quotas;
 mod reset;
 
@@ -12,8 +17,10 @@ use tidegate_store::durable::DurableStore;
 use crate::checkpoint::Checkpoint;
 use crate::clock::Clock;
 use crate::config::Published;
+use crate::events::Events;
 use crate::fleet::Gatherer;
 use crate::hot::Hot;
+use crate::lease::Leases;
 use crate::permits::Permits;
 use crate::pins::Pins;
 use crate::record::Recorder;
@@ -22,8 +29,12 @@ use crate::telemetry::metrics::Metrics;
 use crate::view::View;
 use crate::watch::Live;
 
+pub(crate) use events::{EventFilter, EventFilterError, NotRead, event};
 pub(crate) use explain::Question;
+pub(crate) use leases::lease_status;
 pub(crate) use lists::transition;
+pub(crate) use page::{Page, PageError};
+pub(crate) use permits::{NotCleared, connections};
 pub(crate) use quotas::{Known, NotTaken};
 pub(crate) use reset::{Refused, Scope, Selection};
 
@@ -38,6 +49,8 @@ pub(crate) struct Admin {
     pub(crate) config: Arc<Published>,
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) permits: Arc<Permits>,
+    pub(crate) leases: Arc<Leases>,
+    pub(crate) events: Arc<Events>,
     pub(crate) pins: Arc<Pins>,
     pub(crate) fleet: Arc<Gatherer>,
     pub(crate) checkpoint: Arc<Checkpoint>,

@@ -9,9 +9,9 @@
 //! for writing ([`apply`]). **Staleness:** a change is in force within a second everywhere, at once where it was made.
 
 pub(crate) mod apply;
+pub(crate) mod change;
 mod credentials;
 mod difference;
-pub(crate) mod patch;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -3,12 +3,16 @@
 mod admin;
 mod admission;
 mod auth;
+mod changes;
 pub(crate) mod error;
+mod events;
 mod handoff;
 mod lease;
+mod lists;
 mod quotas;
 mod report;
 mod routing;
+mod rules;
 pub(crate) mod server;
 mod settings;
 mod snapshot;

@@ -11,6 +11,7 @@
 //! | `watch` | feeds data planes |
 //! | `checkpoint` | writes the hot state to the durable store |
 //! | `config` | the configuration in force, and its replacement |
+//! | `events` | what happens, for those who watch |
 //! | `fleet` | what strategies know of the past, gathered from data planes and shared among replicas |
 //! | `handoff` | notes that follow conversations to another account |
 //! | `lease` | exclusive leases of connections, and what others see of them |
@@ -20,6 +21,7 @@
 //! | `refresh` | renews access tokens, one replica at a time |
 //! | `usage` | tokens of attempts, counted once; data planes that were lost |
 //! | `retention` | deletes history that is too old |
+//! | `access` | who calls, and what they may do |
 //! | `admin` | what operators ask and do |
 //! | `schema` | which schema of values may be written |
 //! | `grpc` | messages to use cases and back |
@@ -27,11 +29,13 @@
 //!
 //! It knows no rule (`tidegate-core` does) and names no adapter.
 
+mod access;
 mod admin;
 mod checkpoint;
 mod clock;
 mod config;
 mod decide;
+mod events;
 mod fleet;
 mod follow;
 mod grpc;

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use futures::StreamExt as _;
 use parking_lot::Mutex;
 use tidegate_core::ids::{AttemptId, ConnectionId, PlaneIncarnation, ProviderId};
-use tidegate_core::permit::{Claim, PERMIT_TTL_MS, WaitTerms};
+use tidegate_core::permit::{Claim, PERMIT_TTL_MS, Pool, WaitTerms};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -30,6 +30,7 @@ use tokio_util::task::TaskTracker;
 use crate::clock::{Clock, local_now};
 use crate::config::Published;
 use crate::hot::Hot;
+use crate::shared_value::Unchanged;
 use crate::telemetry::metrics::Metrics;
 use crate::watch::Live;
 
@@ -250,6 +251,16 @@ impl Permits {
     /// Whether all permits are out, as the store says, or as was last seen here while it does not answer.
     pub(crate) async fn is_full(&self, pool: &PoolName, cap: u32) -> bool {
         self.desk(pool).held(&self.parts).await >= cap
+    }
+
+    /// Who holds permits and who waits, as the store says; `true` with what was last seen here, while it does not answer.
+    pub(crate) async fn look(&self, pool: &PoolName) -> (Pool, bool) {
+        self.desk(pool).look(&self.parts).await
+    }
+
+    /// Forgets who holds permits. Returns how many were out.
+    pub(crate) async fn clear(&self, pool: &PoolName) -> Result<u32, Unchanged> {
+        self.desk(pool).clear(&self.parts).await
     }
 
     fn wish(self: &Arc<Self>, pool: &PoolName, wish: Wish) -> bool {

@@ -26,12 +26,14 @@ use tokio_util::task::TaskTracker;
 pub use serving::{ListenError, ServeError, Tokens};
 pub use tonic::transport::{Certificate, Identity, ServerTlsConfig};
 
+use crate::access::Access;
 use crate::admin::Admin;
 use crate::checkpoint::Checkpoint;
 use crate::clock::{Clock, local_now};
 use crate::config::Published;
 use crate::decide::Decider;
 pub use crate::decide::DecisionLimits;
+use crate::events::Events;
 use crate::fleet::Gatherer;
 use crate::follow::Follower;
 use crate::grpc::server::Services;
@@ -91,6 +93,7 @@ pub struct ControlPlaneConfig {
 pub struct ControlPlane {
     services: Services,
     tokens: Tokens,
+    access: Access,
     hot: Arc<Hot>,
     readiness: Readiness,
     /// Tasks that serve.
@@ -274,7 +277,9 @@ impl ControlPlane {
             Arc::clone(&clock),
             Arc::clone(&metrics),
         ));
+        let events = Arc::new(Events::new(Arc::clone(&durable), Arc::clone(&metrics)));
         let pin_keeper = pins.keeper(Arc::clone(&durable));
+        let access_metrics = Arc::clone(&metrics);
         let services = Services {
             decider: Arc::new(Decider {
                 hot: Arc::clone(&hot),
@@ -314,9 +319,11 @@ impl ControlPlane {
                 fleet: Arc::clone(&fleet),
                 metrics: Arc::clone(&metrics),
             }),
-            leases,
+            leases: Arc::clone(&leases),
             usages,
             admin: Arc::new(Admin {
+                leases: Arc::clone(&leases),
+                events: Arc::clone(&events),
                 replica: config.replica,
                 hot: Arc::clone(&hot),
                 durable,
@@ -359,10 +366,12 @@ impl ControlPlane {
                 teller.run(),
                 reaper.run(),
                 cleaner.run(),
+                events.run(),
             );
         }));
         Self {
             services,
+            access: Access::new(&config.tokens, Arc::clone(&published), access_metrics),
             tokens: config.tokens,
             hot,
             readiness: Readiness {

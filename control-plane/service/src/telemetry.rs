@@ -3,6 +3,7 @@
 #[macro_use]
 mod labels;
 
+pub(crate) mod admin_metrics;
 mod fleet_metrics;
 pub(crate) mod handoff_metrics;
 pub mod http;

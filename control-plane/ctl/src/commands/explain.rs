@@ -50,7 +50,7 @@ pub(crate) async fn run(
         egress: egress.unwrap_or_default(),
     });
     let explained = service.explain(request).await?.into_inner();
-    if output != Output::Table {
+    if !output.is_for_people() {
         print_value(&as_value(&explained), output)?;
         return is_known(&explained);
     }

@@ -12,6 +12,7 @@ use crate::cli::{Output, QuotaCommand, QuotaGetArguments, QuotaSetArguments};
 use crate::connect::Client;
 use crate::failure::Failure;
 use crate::output::{Listing, moment_value, print_value, remaining, write_line};
+use crate::pages::all_pages;
 use crate::quota_window::{QuotaWindow, unix_ms};
 
 /// Shows quotas, or tells them.
@@ -31,14 +32,21 @@ async fn get(
     arguments: QuotaGetArguments,
     output: Output,
 ) -> Result<(), Failure> {
-    let (service, request) = client.call(ListQuotasRequest {
-        connection: arguments.connection.unwrap_or_default(),
-    });
-    let answer = service.list_quotas(request).await?.into_inner();
-    if output == Output::Table {
-        return table(&answer.quotas).print(output);
+    let connection = arguments.connection.unwrap_or_default();
+    let quotas = all_pages(async |page_token| {
+        let (service, request) = client.call(ListQuotasRequest {
+            connection: connection.clone(),
+            page_token,
+            ..ListQuotasRequest::default()
+        });
+        let answer = service.list_quotas(request).await?.into_inner();
+        Ok((answer.quotas, answer.next_page_token))
+    })
+    .await?;
+    if output.is_for_people() {
+        return table(&quotas).print(output);
     }
-    print_value(&answer.quotas.iter().map(as_value).collect(), output)
+    print_value(&quotas.iter().map(as_value).collect(), output)
 }
 
 async fn set(
@@ -86,7 +94,7 @@ async fn set(
         quota: Some(quota),
     });
     let answer = service.report_quota(request).await?.into_inner();
-    if output != Output::Table {
+    if !output.is_for_people() {
         let known = answer.known.as_ref().map(as_value);
         return print_value(&json!({"taken": answer.taken, "known": known}), output);
     }
@@ -213,6 +221,7 @@ fn snapshot(quota: &common::QuotaSnapshot) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::output::Colours;
 
     fn quotas() -> ConnectionQuotas {
         let window = |used, resets_at_unix_ms| common::QuotaWindow {
@@ -250,7 +259,7 @@ mod tests {
             provider: "p".to_owned(),
             ..ConnectionQuotas::default()
         };
-        let table = table(&[quotas(), nothing]).table();
+        let table = table(&[quotas(), nothing]).table(&[], Colours::Off);
         let lines: Vec<Vec<&str>> = table
             .lines()
             .skip(1)

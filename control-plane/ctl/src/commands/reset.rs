@@ -38,7 +38,7 @@ pub(crate) async fn run(
         model: model.unwrap_or_default(),
     });
     let answer = service.reset(request).await?.into_inner();
-    if output != Output::Table {
+    if !output.is_for_people() {
         return print_value(
             &json!({"resetCount": answer.reset_count, "checkpointed": answer.checkpointed}),
             output,

@@ -61,12 +61,12 @@ async fn get(
     for name in wanted.into_iter().flat_map(|path| path.split('.')) {
         written = written.get(name).cloned().unwrap_or(Value::Null);
     }
-    if output == Output::Table {
+    if output.is_for_people() {
         write_mended(&settings)?;
     }
     print_value(
         &written,
-        if output == Output::Table {
+        if output.is_for_people() {
             Output::Yaml
         } else {
             output
@@ -122,7 +122,7 @@ fn effective(
             ]);
         }
     }
-    if output == Output::Table {
+    if output.is_for_people() {
         write_mended(settings)?;
     }
     listing.print(output)

@@ -55,7 +55,7 @@ pub(crate) async fn run(client: &mut Client, output: Output) -> Result<(), Failu
         ("dataPlanes", json!(status.data_planes)),
         ("planes", Value::Array(planes(&status.planes))),
     ];
-    if output == Output::Table {
+    if output.is_for_people() {
         for (name, value) in &members {
             match value {
                 Value::Array(lines) if *name == "planes" => {

@@ -1,13 +1,14 @@
 //! Breakers, connections and locks as they stand. Reading changes nothing: lazy moves of a breaker are computed, not
 //! written (`failure-state.md` §11.22).
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::config::{Config, Connection, ProviderEntry};
 use tidegate_core::egress::{self, EgressLock};
-use tidegate_core::ids::ConnectionId;
+use tidegate_core::ids::{ConnectionId, ProviderId};
 use tidegate_core::lockout::{LockKey, ModelLock};
 use tidegate_core::refresh::TokenCondition;
 use tidegate_core::routing::View as _;
@@ -21,79 +22,121 @@ use tidegate_wire::routing::{original_status, rule_word, serde_word};
 use crate::config::Current;
 
 use super::Admin;
+use super::page::Page;
+use super::permits::{ConnectionKey, connections};
+
+/// Limit of reading renewals of access tokens (decision 54).
+const TOKENS_LIMIT: Duration = Duration::from_millis(500);
+
+/// The later end first.
+pub(crate) type LockoutKey = (Reverse<u64>, String, LockKey);
 
 impl Admin {
-    /// Breakers of all configured providers, by id.
-    pub(crate) fn breakers(&self, config: &Config) -> Vec<proto::BreakerStatus> {
+    /// A page of the breakers of all configured providers, by id, and the token of the next one.
+    pub(crate) fn breakers(
+        &self,
+        config: &Config,
+        page: &Page<String>,
+    ) -> (Vec<proto::BreakerStatus>, String) {
         let now = self.clock.now();
-        config
-            .providers
-            .values()
-            .map(|entry| {
-                let state = self.view.provider(&entry.provider.id).unwrap_or_default();
-                breaker(entry, &state, &self.egress_locks(entry, now), now)
-            })
-            .collect()
+        let entries = config.providers.values();
+        let (entries, next) = page.of(entries.map(|entry| (entry.provider.id.to_string(), entry)));
+        let breakers = entries.into_iter().map(|entry| {
+            let state = self.view.provider(&entry.provider.id).unwrap_or_default();
+            breaker(entry, &state, &self.egress_locks(entry, now), now)
+        });
+        (breakers.collect(), next)
     }
 
-    /// All connections, by provider and priority.
-    pub(crate) fn connections(
+    /// A page of connections, by provider and priority, and the token of the next one.
+    pub(crate) async fn connections(
         &self,
         current: &Current,
-        tokens: &BTreeMap<ConnectionId, TokenRow>,
-    ) -> Vec<proto::ConnectionStatus> {
+        provider: Option<&ProviderId>,
+        page: &Page<ConnectionKey>,
+    ) -> (Vec<proto::ConnectionStatus>, String) {
+        let (page, next) = page.of(connections(&current.config, provider, None));
+        let tokens = self.tokens_of(current, &page).await;
         let now = self.clock.now();
         let settings = &current.config.settings.token_refresh;
-        let of_provider = |entry: &ProviderEntry| -> Vec<proto::ConnectionStatus> {
-            let locks = self.egress_locks(entry, now);
-            let locked_until = locks.iter().map(|lock| lock.until).max();
-            let configured = entry.connections.iter();
-            configured
-                .map(|config| {
-                    let state = self.state_of(config);
-                    let credential = current.credentials.get(&config.id);
-                    let version = credential.map_or(0, |credential| credential.version);
-                    let token = tokens.get(&config.id);
-                    let token = token.map(|row| token_status(row, config, &state, settings));
-                    proto::ConnectionStatus {
-                        token,
-                        ..connection(entry, config, version, &state, locked_until, now)
-                    }
-                })
-                .collect()
-        };
-        let providers = current.config.providers.values();
-        providers.flat_map(of_provider).collect()
+        let mut of_provider: Option<(&ProviderEntry, Option<Timestamp>)> = None;
+        let mut listed = Vec::with_capacity(page.len());
+        for config in page {
+            // What all connections of a provider share is looked up once.
+            let known = of_provider.filter(|(entry, _)| entry.provider.id == config.provider);
+            let found = || {
+                let entry = current.config.provider(&config.provider)?;
+                let locks = self.egress_locks(entry, now);
+                Some((entry, locks.iter().map(|lock| lock.until).max()))
+            };
+            let Some((entry, locked_until)) = known.or_else(found) else {
+                continue;
+            };
+            of_provider = Some((entry, locked_until));
+            let state = self.state_of(config);
+            let credential = current.credentials.get(&config.id);
+            let version = credential.map_or(0, |credential| credential.version);
+            let token = tokens.get(&config.id);
+            let token = token.map(|row| token_status(row, config, &state, settings));
+            listed.push(proto::ConnectionStatus {
+                token,
+                ..connection(entry, config, version, &state, locked_until, now)
+            });
+        }
+        (listed, next)
     }
 
-    /// All running model locks, longest remaining first.
-    pub(crate) fn lockouts(&self, config: &Config) -> Vec<proto::Lockout> {
+    /// A page of all running model locks, longest remaining first, and the token of the next one.
+    pub(crate) fn lockouts(
+        &self,
+        config: &Config,
+        provider: Option<&ProviderId>,
+        page: &Page<LockoutKey>,
+    ) -> (Vec<proto::Lockout>, String) {
         let now = self.clock.now();
-        let mut locks: Vec<proto::Lockout> = config
+        let of_provider = config
             .connections
             .values()
+            .filter(|it| provider.is_none_or(|only| it.provider == *only));
+        let mut locks: Vec<(LockoutKey, proto::Lockout)> = of_provider
             .flat_map(|config| {
                 let state = self.state_of(config);
                 let running = state.locks.iter().filter(|lock| lock.is_active(now));
                 running
-                    .map(|lock| lockout(config, lock, now))
+                    .map(|lock| {
+                        let connection = config.id.to_string();
+                        let key = (Reverse(lock.until.0), connection, lock.key.clone());
+                        (key, lockout(config, lock, now))
+                    })
                     .collect::<Vec<_>>()
             })
             .collect();
-        locks.sort_by_key(|lock| std::cmp::Reverse(lock.until_unix_ms));
-        locks
+        locks.sort_by(|(one, _), (other, _)| one.cmp(other));
+        page.of(locks.into_iter())
     }
 
     /// What the provider's family locked and still runs, by identity.
-    fn egress_locks(&self, entry: &ProviderEntry, now: Timestamp) -> Vec<EgressLock> {
+    pub(super) fn egress_locks(&self, entry: &ProviderEntry, now: Timestamp) -> Vec<EgressLock> {
         let family = entry.policy.egress_family.iter();
         let states: Vec<_> = family.filter_map(|id| self.view.provider(id)).collect();
         egress::all_running(states.iter().map(|state| &state.egress_locks), now)
     }
 
-    /// Renewals of access tokens, by connection; empty when the durable store does not answer within `limit`.
-    pub(crate) async fn tokens(&self, limit: Duration) -> BTreeMap<ConnectionId, TokenRow> {
-        match tokio::time::timeout(limit, self.durable.list_tokens()).await {
+    /// Renewals of access tokens, by connection; none when no connection of the page has one, or the durable store does not
+    /// answer in time.
+    async fn tokens_of(
+        &self,
+        current: &Current,
+        page: &[&Connection],
+    ) -> BTreeMap<ConnectionId, TokenRow> {
+        let renews = |connection: &&Connection| {
+            let entry = current.config.provider(&connection.provider);
+            entry.is_some_and(|entry| entry.provider.oauth.is_some())
+        };
+        if !page.iter().any(renews) {
+            return BTreeMap::new();
+        }
+        match tokio::time::timeout(TOKENS_LIMIT, self.durable.list_tokens()).await {
             Ok(Ok((_, rows))) => rows
                 .into_iter()
                 .map(|row| (row.connection.clone(), row))
@@ -106,7 +149,7 @@ impl Admin {
         }
     }
 
-    fn state_of(&self, config: &Connection) -> Arc<ConnectionState> {
+    pub(super) fn state_of(&self, config: &Connection) -> Arc<ConnectionState> {
         self.view
             .connection(&config.provider, &config.id)
             .unwrap_or_default()

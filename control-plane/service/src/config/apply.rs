@@ -21,6 +21,7 @@ use tidegate_store::seal::SealError;
 
 use crate::view::View;
 
+use super::change::Resource;
 use super::difference::differences;
 use super::{DOCUMENT_LIMIT, LoadError, Published, Turn, limited};
 use secrets::Secrets;
@@ -40,6 +41,8 @@ pub(crate) struct Wanted {
     pub(crate) dry_run: bool,
     /// Replace credentials that were sealed with another key.
     pub(crate) reseal: bool,
+    /// Who does it, for the audit trail.
+    pub(crate) author: String,
 }
 
 /// New secrets by connection, as they came.
@@ -76,6 +79,9 @@ pub(crate) enum ApplyError {
     /// The document is not good.
     #[error("the configuration has {} violations", .0.len())]
     Invalid(Vec<Violation>),
+    /// What is to be changed does not exist.
+    #[error("there is no {0}")]
+    Missing(Resource),
     /// The stored version is another than the change is based on.
     #[error("the configuration has version {current}, not {expected}")]
     Conflict {
@@ -119,9 +125,6 @@ pub(crate) enum ApplyError {
     #[error("a credential could not be sealed: {0}")]
     Seal(#[from] SealError),
 }
-
-/// Author of what an operator does, for the audit trail.
-pub(super) const AUTHOR: &str = "admin";
 
 /// A document to save, with the entry of the audit trail.
 pub(super) struct Change<'a> {
@@ -182,7 +185,7 @@ impl Published {
             let change = Change {
                 document: wanted.document.clone(),
                 secrets: sealed,
-                author: AUTHOR,
+                author: &wanted.author,
                 summary: &summary(&differences),
             };
             match self.save(stored.version, change, &mut turn).await? {

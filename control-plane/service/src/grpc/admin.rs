@@ -10,6 +10,10 @@ use tidegate_core::routing::{Decision, EMERGENCY_TARGET, Plan};
 use tidegate_proto::admin::v1 as proto;
 use tidegate_proto::admin::v1::admin_service_server::AdminService;
 use tidegate_wire as wire;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
 
 use crate::admin::{Admin, Question, Refused, Scope, Selection, transition};
@@ -17,10 +21,10 @@ use crate::config::Current;
 use crate::config::apply::{Wanted, WantedSecrets};
 use crate::watch::{Plane, freshness};
 
+use super::changes::{self, caller};
 use super::error::{Refusal, invalid_document};
-use super::quotas;
 use super::routing::{exclusions, name};
-use super::settings;
+use super::{events, lists, quotas, settings};
 
 /// Limit of a question to the durable store (decision 54).
 const DURABLE_LIMIT: Duration = Duration::from_millis(500);
@@ -32,6 +36,9 @@ const MAX_TRANSITIONS: u32 = 1_000;
 #[derive(Clone, Debug)]
 pub(super) struct AdminApi {
     pub(super) admin: Arc<Admin>,
+    /// Where watchers are fed.
+    pub(super) tasks: TaskTracker,
+    pub(super) drain: CancellationToken,
 }
 
 impl AdminApi {
@@ -66,7 +73,7 @@ impl AdminService for AdminApi {
         &self,
         request: Request<proto::ApplyConfigurationRequest>,
     ) -> Result<Response<proto::ApplyConfigurationResponse>, Status> {
-        let request = request.into_inner();
+        let (author, request) = (caller(&request).to_string(), request.into_inner());
         let document = request
             .document
             .ok_or_else(|| Refusal::InvalidRequest.status("document is missing"))?;
@@ -80,6 +87,7 @@ impl AdminService for AdminApi {
             expected: request.expected_version,
             dry_run: request.dry_run,
             reseal: request.reseal,
+            author,
         };
         let applied = self.admin.config.apply(wanted, &self.admin.view).await?;
         self.admin.recorder.adopt_credentials().await;
@@ -103,42 +111,122 @@ impl AdminService for AdminApi {
         &self,
         request: Request<proto::PatchSettingsRequest>,
     ) -> Result<Response<proto::PatchSettingsResponse>, Status> {
-        let wanted = settings::wanted(request.into_inner())?;
-        let applied = self.admin.config.patch_settings(wanted).await?;
-        Ok(Response::new(proto::PatchSettingsResponse {
-            version: applied.version,
-            differences: applied.differences,
-        }))
+        let caller = caller(&request);
+        let patched = changes::patch_settings(&self.admin, &caller, request.into_inner());
+        patched.await.map(Response::new)
+    }
+
+    async fn set_connection_enabled(
+        &self,
+        request: Request<proto::SetConnectionEnabledRequest>,
+    ) -> Result<Response<proto::SetConnectionEnabledResponse>, Status> {
+        let caller = caller(&request);
+        let set = changes::set_enabled(&self.admin, &caller, request.into_inner());
+        set.await.map(Response::new)
+    }
+
+    async fn delete_resource(
+        &self,
+        request: Request<proto::DeleteResourceRequest>,
+    ) -> Result<Response<proto::DeleteResourceResponse>, Status> {
+        let caller = caller(&request);
+        let deleted = changes::delete(&self.admin, &caller, request.into_inner());
+        deleted.await.map(Response::new)
     }
 
     async fn list_breakers(
         &self,
-        _request: Request<proto::ListBreakersRequest>,
+        request: Request<proto::ListBreakersRequest>,
     ) -> Result<Response<proto::ListBreakersResponse>, Status> {
         let current = self.current()?;
-        let breakers = self.admin.breakers(&current.config);
-        Ok(Response::new(proto::ListBreakersResponse { breakers }))
+        lists::breakers(&self.admin, &current, request.get_ref()).map(Response::new)
     }
 
     async fn list_connections(
         &self,
-        _request: Request<proto::ListConnectionsRequest>,
+        request: Request<proto::ListConnectionsRequest>,
     ) -> Result<Response<proto::ListConnectionsResponse>, Status> {
         let current = self.current()?;
-        let tokens = self.admin.tokens(DURABLE_LIMIT).await;
-        let connections = self.admin.connections(&current, &tokens);
-        Ok(Response::new(proto::ListConnectionsResponse {
-            connections,
-        }))
+        let listed = lists::connections(&self.admin, &current, request.get_ref());
+        listed.await.map(Response::new)
     }
 
     async fn list_lockouts(
         &self,
-        _request: Request<proto::ListLockoutsRequest>,
+        request: Request<proto::ListLockoutsRequest>,
     ) -> Result<Response<proto::ListLockoutsResponse>, Status> {
         let current = self.current()?;
-        let lockouts = self.admin.lockouts(&current.config);
-        Ok(Response::new(proto::ListLockoutsResponse { lockouts }))
+        lists::lockouts(&self.admin, &current, request.get_ref()).map(Response::new)
+    }
+
+    async fn list_cooldowns(
+        &self,
+        request: Request<proto::ListCooldownsRequest>,
+    ) -> Result<Response<proto::ListCooldownsResponse>, Status> {
+        let current = self.current()?;
+        lists::cooldowns(&self.admin, &current, request.get_ref()).map(Response::new)
+    }
+
+    async fn list_leases(
+        &self,
+        request: Request<proto::ListLeasesRequest>,
+    ) -> Result<Response<proto::ListLeasesResponse>, Status> {
+        let current = self.current()?;
+        let listed = lists::leases(&self.admin, &current, request.get_ref());
+        listed.await.map(Response::new)
+    }
+
+    async fn end_lease(
+        &self,
+        request: Request<proto::EndLeaseRequest>,
+    ) -> Result<Response<proto::EndLeaseResponse>, Status> {
+        let (caller, request) = (caller(&request), request.into_inner());
+        let current = self.current()?;
+        let ended = lists::end_lease(&self.admin, &current, &request).await?;
+        tracing::info!(%caller, connection = %request.connection, any = ended.ended.is_some(), "an operator ended a lease");
+        Ok(Response::new(ended))
+    }
+
+    async fn list_permits(
+        &self,
+        request: Request<proto::ListPermitsRequest>,
+    ) -> Result<Response<proto::ListPermitsResponse>, Status> {
+        let current = self.current()?;
+        let listed = lists::permits(&self.admin, &current, request.get_ref());
+        listed.await.map(Response::new)
+    }
+
+    async fn clear_permits(
+        &self,
+        request: Request<proto::ClearPermitsRequest>,
+    ) -> Result<Response<proto::ClearPermitsResponse>, Status> {
+        let (caller, request) = (caller(&request), request.into_inner());
+        let current = self.current()?;
+        let done = lists::clear_permits(&self.admin, &current, &request).await?;
+        tracing::info!(%caller, connection = %request.connection, count = done.cleared, "an operator cleared permits");
+        Ok(Response::new(done))
+    }
+
+    async fn list_events(
+        &self,
+        request: Request<proto::ListEventsRequest>,
+    ) -> Result<Response<proto::ListEventsResponse>, Status> {
+        let listed = events::list(&self.admin, request.into_inner());
+        listed.await.map(Response::new)
+    }
+
+    type WatchEventsStream = ReceiverStream<Result<proto::WatchEventsResponse, Status>>;
+
+    async fn watch_events(
+        &self,
+        request: Request<proto::WatchEventsRequest>,
+    ) -> Result<Response<Self::WatchEventsStream>, Status> {
+        let (filter, watcher) = events::watch(&self.admin, request.into_inner()).await?;
+        let (sender, receiver) = mpsc::channel(events::QUEUE);
+        let feed = events::feed(filter, watcher, sender);
+        self.tasks
+            .spawn(self.drain.clone().run_until_cancelled_owned(feed));
+        Ok(Response::new(ReceiverStream::new(receiver)))
     }
 
     async fn explain(
@@ -208,7 +296,7 @@ impl AdminService for AdminApi {
         &self,
         request: Request<proto::ResetRequest>,
     ) -> Result<Response<proto::ResetResponse>, Status> {
-        let request = request.into_inner();
+        let (caller, request) = (caller(&request), request.into_inner());
         let selection = Selection {
             scope: scope(request.scope)?,
             provider: name("provider", &request.provider, ProviderId::new)?,
@@ -222,6 +310,7 @@ impl AdminService for AdminApi {
             .await
             .map_err(refused)?;
         tracing::info!(
+            %caller,
             ?selection,
             count = outcome.count,
             "an operator reset states"

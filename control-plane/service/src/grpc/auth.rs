@@ -1,95 +1,84 @@
-//! Bearer tokens.
-//!
-//! **Stance:** fail-closed. A service with a token answers nobody without it. Without any token configured the service is
-//! open, which the server allows on loopback listeners only ([`crate::plane::ListenError`]).
+//! Each call is looked at before its service sees it.
 
-use std::fmt;
-use std::sync::Arc;
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::task::{Context, Poll};
 
-use aws_lc_rs::constant_time::verify_slices_are_equal;
-use aws_lc_rs::digest::{SHA256, digest};
-use secrecy::{ExposeSecret as _, SecretString};
-use tonic::service::Interceptor;
-use tonic::{Request, Status};
+use futures::future::Either;
+use http::header::AUTHORIZATION;
+use tonic::server::NamedService;
+use tonic::{Code, Status};
+use tower::Service;
+
+use crate::access::{Access, Denied};
 
 use super::error::Refusal;
+use super::rules::need;
 
-const SCHEME: &str = "bearer ";
-
-/// Asks for a token.
-#[derive(Clone)]
-pub(super) struct Guard {
-    /// Digest of the token, so that comparing takes the same time whatever is sent.
-    digest: Option<Arc<[u8]>>,
+/// A service behind its guard. The caller is an extension of each request that gets through.
+#[derive(Clone, Debug)]
+pub(super) struct Guarded<S> {
+    inner: S,
+    access: Access,
 }
 
-impl fmt::Debug for Guard {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("Guard")
-            .field("asks", &self.digest.is_some())
-            .finish()
-    }
-}
-
-impl Guard {
-    pub(super) fn new(token: Option<&SecretString>) -> Self {
-        let digest = token
-            .map(|token| Arc::from(digest(&SHA256, token.expose_secret().as_bytes()).as_ref()));
-        Self { digest }
+impl<S> Guarded<S> {
+    pub(super) fn new(inner: S, access: &Access) -> Self {
+        let access = access.clone();
+        Self { inner, access }
     }
 
-    fn admits(&self, header: Option<&str>) -> bool {
-        let Some(wanted) = &self.digest else {
-            return true;
+    fn refusal<B>(&self, request: &mut http::Request<B>) -> Option<Status> {
+        let Some(need) = need(request.uri().path()) else {
+            // Nobody said who may call it, so nobody may, and it is as if there were none.
+            return Some(Status::new(Code::Unimplemented, "there is no such method"));
         };
-        let token = header.and_then(|header| {
-            let (scheme, token) = header.split_at_checked(SCHEME.len())?;
-            scheme.eq_ignore_ascii_case(SCHEME).then_some(token.trim())
-        });
-        token.is_some_and(|token| {
-            let given = digest(&SHA256, token.as_bytes());
-            verify_slices_are_equal(wanted, given.as_ref()).is_ok()
-        })
-    }
-}
-
-impl Interceptor for Guard {
-    fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
-        let header = request
-            .metadata()
-            .get("authorization")
-            .and_then(|value| value.to_str().ok());
-        if self.admits(header) {
-            Ok(request)
-        } else {
-            Err(Refusal::Unauthenticated.status("a valid bearer token is needed"))
+        let header = request.headers().get(AUTHORIZATION);
+        let header = header.and_then(|value| value.to_str().ok());
+        match self.access.admit(need, header) {
+            Ok(caller) => {
+                request.extensions_mut().insert(caller);
+                None
+            }
+            Err(denied) => {
+                self.access.count(denied);
+                Some(denied.into())
+            }
         }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use rstest::rstest;
+impl From<Denied> for Status {
+    fn from(denied: Denied) -> Self {
+        let refusal = match denied {
+            Denied::Unknown => Refusal::Unauthenticated,
+            Denied::NotAllowed(_) => Refusal::NotAllowed,
+        };
+        refusal.status(denied.to_string())
+    }
+}
 
-    use super::*;
+impl<S: NamedService> NamedService for Guarded<S> {
+    const NAME: &'static str = S::NAME;
+}
 
-    #[rstest]
-    #[case::right(Some("Bearer secret"), true)]
-    #[case::scheme_in_any_case(Some("bEARER  secret "), true)]
-    #[case::wrong(Some("Bearer secreT"), false)]
-    #[case::prefix(Some("Bearer secre"), false)]
-    #[case::without_scheme(Some("secret"), false)]
-    #[case::other_scheme(Some("Basic secret"), false)]
-    #[case::not_on_a_character_boundary(Some("Beare\u{20ac}secret"), false)]
-    #[case::none(None, false)]
-    fn only_the_token_is_admitted(#[case] header: Option<&str>, #[case] admitted: bool) {
-        let guard = Guard::new(Some(&SecretString::from("secret")));
-        assert_eq!(guard.admits(header), admitted);
+impl<S, B, R> Service<http::Request<B>> for Guarded<S>
+where
+    S: Service<http::Request<B>, Response = http::Response<R>, Error = Infallible>,
+    R: Default,
+{
+    type Response = S::Response;
+    type Error = Infallible;
+    type Future = Either<S::Future, Ready<Result<S::Response, Infallible>>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(context)
     }
 
-    #[test]
-    fn without_a_token_everybody_is_admitted() {
-        assert!(Guard::new(None).admits(None));
+    fn call(&mut self, mut request: http::Request<B>) -> Self::Future {
+        match self.refusal(&mut request) {
+            None => Either::Left(self.inner.call(request)),
+            Some(status) => Either::Right(ready(Ok(status.into_http()))),
+        }
     }
 }

@@ -40,6 +40,8 @@ pub(crate) enum Refusal {
     NotFound,
     /// Stored credentials were sealed with another key.
     SealedElsewhere,
+    /// The token is known, and not for this.
+    NotAllowed,
     /// A fault of ours.
     Internal,
 }
@@ -59,6 +61,7 @@ impl Refusal {
             Self::UnknownKey => "CP0010",
             Self::NotFound => "CP0011",
             Self::SealedElsewhere => "CP0013",
+            Self::NotAllowed => "CP0014",
             Self::Internal => "CP0012",
         }
     }
@@ -71,6 +74,7 @@ impl Refusal {
             Self::Indeterminate => Code::Unknown,
             Self::WindowFull => Code::ResourceExhausted,
             Self::Unauthenticated => Code::Unauthenticated,
+            Self::NotAllowed => Code::PermissionDenied,
             Self::UnknownKey | Self::SealedElsewhere => Code::FailedPrecondition,
             Self::NotFound => Code::NotFound,
             Self::Internal => Code::Internal,
@@ -134,6 +138,7 @@ impl From<ApplyError> for Status {
             ApplyError::Conflict { .. } | ApplyError::Overtaken => {
                 Refusal::VersionConflict.status(message)
             }
+            ApplyError::Missing(_) => Refusal::NotFound.status(message),
             ApplyError::SealedElsewhere { .. } => Refusal::SealedElsewhere.status(message),
             ApplyError::Unavailable(_) => Refusal::DurableStoreAway.status(message),
             ApplyError::Indeterminate(_) => Refusal::Indeterminate.status(message),

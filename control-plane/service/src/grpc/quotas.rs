@@ -6,10 +6,11 @@ use tidegate_proto::admin::v1 as proto;
 use tidegate_wire as wire;
 use tonic::Status;
 
-use crate::admin::{Admin, Known, NotTaken};
+use crate::admin::{Admin, Known, NotTaken, connections};
 use crate::config::Current;
 
 use super::error::{Refusal, invalid, invalid_member};
+use super::lists::page;
 use super::routing::name;
 
 /// Takes what somebody fetched.
@@ -46,12 +47,15 @@ pub(super) fn list(
     {
         return Err(refused(&NotTaken::NoConnection(only.clone())));
     }
-    let connections = config.providers.values().flat_map(|it| &it.connections);
-    let quotas = connections
-        .filter(|it| only.as_ref().is_none_or(|only| it.id == *only))
+    let filters = [request.connection.as_str()];
+    let page = page("quotas", &filters, request.page_size, &request.page_token)?;
+    let (listed, next_page_token) = page.of(connections(config, None, only.as_ref()));
+    let quotas = listed
+        .into_iter()
         .map(|it| told(&admin.quotas_of(config, it)));
     Ok(proto::ListQuotasResponse {
         quotas: quotas.collect(),
+        next_page_token,
     })
 }
 

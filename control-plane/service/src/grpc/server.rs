@@ -13,18 +13,17 @@ use tidegate_proto::routing::v1::handoff_service_server::HandoffServiceServer;
 use tidegate_proto::routing::v1::routing_service_server::RoutingServiceServer;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tonic::service::interceptor::InterceptedService;
 use tonic::service::{Routes, RoutesBuilder};
 use tonic::transport::Server;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
+use crate::access::Access;
 use crate::admin::Admin;
 use crate::decide::Decider;
 use crate::handoff::Handoffs;
 use crate::lanes::Lanes;
 use crate::lease::Leases;
-use crate::plane::Tokens;
 use crate::record::Recorder;
 use crate::telemetry::metrics::Metrics;
 use crate::usage::Usages;
@@ -32,7 +31,7 @@ use crate::watch::Watchers;
 
 use super::admin::AdminApi;
 use super::admission::AdmissionApi;
-use super::auth::Guard;
+use super::auth::Guarded;
 use super::handoff::HandoffApi;
 use super::lease::LeaseApi;
 use super::report::Reports;
@@ -103,37 +102,39 @@ impl Offered {
     }
 }
 
-/// The services with their guards, health and reflection.
+/// The services, health and reflection, each behind its guard.
 pub(crate) fn routes(
     services: &Services,
-    tokens: &Tokens,
+    access: &Access,
     offered: Offered,
 ) -> (Routes, HealthReporter) {
     let mut routes = Routes::builder();
     if offered == Offered::Everything {
-        add_data_plane_services(&mut routes, services, tokens);
+        add_data_plane_services(&mut routes, services, access);
     }
     let admin = AdminServiceServer::new(AdminApi {
         admin: Arc::clone(&services.admin),
+        tasks: services.tasks.clone(),
+        drain: services.drain.clone(),
     })
     .max_decoding_message_size(MAX_CONFIGURATION)
     .max_encoding_message_size(MAX_CONFIGURATION);
     let (reporter, health) = tonic_health::server::health_reporter();
-    let operator = Guard::new(tokens.admin.as_ref());
     routes
-        .add_service(InterceptedService::new(admin, operator))
-        .add_service(health);
+        .add_service(Guarded::new(admin, access))
+        .add_service(Guarded::new(health, access));
     match reflection(offered) {
         Ok((v1, v1alpha)) => {
-            routes.add_service(v1).add_service(v1alpha);
+            routes
+                .add_service(Guarded::new(v1, access))
+                .add_service(Guarded::new(v1alpha, access));
         }
         Err(error) => tracing::error!(%error, "reflection is not served"),
     }
     (routes.routes(), reporter)
 }
 
-fn add_data_plane_services(routes: &mut RoutesBuilder, services: &Services, tokens: &Tokens) {
-    let plane = Guard::new(tokens.data_plane.as_ref());
+fn add_data_plane_services(routes: &mut RoutesBuilder, services: &Services, access: &Access) {
     let routing = RoutingServiceServer::new(Routing {
         decider: Arc::clone(&services.decider),
     })
@@ -170,12 +171,12 @@ fn add_data_plane_services(routes: &mut RoutesBuilder, services: &Services, toke
     })
     .max_decoding_message_size(MAX_REQUEST);
     routes
-        .add_service(InterceptedService::new(routing, plane.clone()))
-        .add_service(InterceptedService::new(handoffs, plane.clone()))
-        .add_service(InterceptedService::new(leases, plane.clone()))
-        .add_service(InterceptedService::new(admissions, plane.clone()))
-        .add_service(InterceptedService::new(reports, plane.clone()))
-        .add_service(InterceptedService::new(snapshots, plane));
+        .add_service(Guarded::new(routing, access))
+        .add_service(Guarded::new(handoffs, access))
+        .add_service(Guarded::new(leases, access))
+        .add_service(Guarded::new(admissions, access))
+        .add_service(Guarded::new(reports, access))
+        .add_service(Guarded::new(snapshots, access));
 }
 
 type Reflection<T> = Result<T, tonic_reflection::server::Error>;

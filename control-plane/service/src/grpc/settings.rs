@@ -1,14 +1,10 @@
 //! Settings in `tidegate.admin.v1.AdminService`.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 use tidegate_core::settings::{Overrides, Source, effective};
 use tidegate_proto::admin::v1 as proto;
-use tonic::Status;
 
 use crate::config::Current;
-use crate::config::patch::{MAX_AUTHOR_BYTES, WantedPatch};
-
-use super::error::Refusal;
 
 /// Members of a connection that say what it is, not how it is treated.
 const IDENTITY: [&str; 5] = ["id", "provider", "priority", "enabled", "credential"];
@@ -69,22 +65,4 @@ fn connection_overrides(current: &Current) -> Vec<proto::ConnectionOverride> {
         }
     }
     all
-}
-
-/// A change as it was asked for.
-pub(super) fn wanted(request: proto::PatchSettingsRequest) -> Result<WantedPatch, Status> {
-    let patch: Map<String, Value> = serde_json::from_str(&request.patch_json).map_err(|error| {
-        Refusal::InvalidRequest.status(format!("patch_json must be a JSON object: {error}"))
-    })?;
-    if request.author.len() > MAX_AUTHOR_BYTES || request.author.chars().any(char::is_control) {
-        return Err(Refusal::InvalidRequest.status(format!(
-            "author must be text of at most {MAX_AUTHOR_BYTES} bytes"
-        )));
-    }
-    Ok(WantedPatch {
-        patch,
-        expected: request.expected_version,
-        author: request.author,
-        dry_run: request.dry_run,
-    })
 }

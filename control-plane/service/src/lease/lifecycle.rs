@@ -8,6 +8,7 @@ use tidegate_core::lease::{
     Acquire, EndReason, Generation, Lease, LeaseName, LeaseSummary, Named, OwnerHash,
 };
 use tidegate_core::routing::{AttemptsSoFar, OrdinarySelection, RequestFacts, Speaks};
+use tidegate_core::time::Timestamp;
 
 use crate::telemetry::lease_call_metrics::LeaseAction;
 
@@ -154,6 +155,40 @@ impl Leases {
             Ok(Ok(lease.summary()))
         };
         self.counted(LeaseAction::Release, released).await
+    }
+
+    /// All leases that have not ended, and the store's time.
+    pub(crate) async fn list(&self) -> Result<(Timestamp, Vec<Lease>), LeaseFault> {
+        limited(self.durable.list_leases()).await
+    }
+
+    /// Takes the lease of a connection from its owner, unless it is of another generation than the one named. `None`:
+    /// there is none. One that moves at this very moment is ended where it is then.
+    pub(crate) async fn end_by_hand(
+        &self,
+        connection: &ConnectionId,
+        generation: Option<u64>,
+    ) -> Result<Option<(Timestamp, Lease)>, LeaseFault> {
+        let (now, leases) = self.list().await?;
+        let found = leases.into_iter().find(|lease| {
+            let is_meant = generation.is_none_or(|number| lease.generation.number() == number);
+            lease.connection == *connection && is_meant && lease.is_live(now)
+        });
+        let Some(found) = found else {
+            return Ok(None);
+        };
+        let name = found.name();
+        let named = named(name, &found.key);
+        let reason = EndReason::AuthorizationChanged;
+        let reply = limited(self.durable.release_lease(name.owner, named, reason)).await?;
+        let Ok(ended) = reply.answer else {
+            // Its owner was faster.
+            return Ok(None);
+        };
+        self.placed.forget(name);
+        self.show(&ended, reply.now).await;
+        told(&ended, "a lease was ended by hand");
+        Ok(Some((reply.now, ended)))
     }
 
     /// How a lease stands.

@@ -133,6 +133,27 @@ impl Desk {
         shared.saturating_add(self.kept.lock().shares.given(now))
     }
 
+    /// Who holds permits and who waits, and whether that is only what was last seen here.
+    pub(super) async fn look(&self, parts: &Parts) -> (Pool, bool) {
+        let now = parts.clock.now();
+        match self.value.look(&parts.hot, now, WRITE_LIMIT).await {
+            Ok(known) => (known.value, false),
+            Err(_) => (self.kept.lock().known.value.clone(), true),
+        }
+    }
+
+    /// Forgets who holds permits. Returns how many were out. What a worker knows is older then; its next change is refused
+    /// once and reads again.
+    pub(super) async fn clear(&self, parts: &Parts) -> Result<u32, Unchanged> {
+        let Parts { hot, clock, .. } = parts;
+        let known = self.value.look(hot, clock.now(), WRITE_LIMIT).await?;
+        let changed = self
+            .value
+            .change((hot, clock), known, Pool::clear, Pool::ends_at);
+        let (out, _) = changed.await?;
+        Ok(out)
+    }
+
     /// Whether there is no permit for whom it is looked for: as was seen here within [`LOOK_EVERY`], or else as the store
     /// says now. `None` when neither is known in time.
     pub(super) async fn is_full_for(

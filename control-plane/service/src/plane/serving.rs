@@ -21,8 +21,11 @@ use super::{Background, ControlPlane};
 pub struct Tokens {
     /// Of data planes.
     pub data_plane: Option<SecretString>,
-    /// Of operators.
+    /// Of operators: they may do everything that administration can. API keys with the scope `manage` may as well.
     pub admin: Option<SecretString>,
+    /// Of those who may look at everything that administration shows, and change nothing. API keys with the scope
+    /// `manage:read` may as well. With this one alone, administration is not open either.
+    pub reader: Option<SecretString>,
 }
 
 /// Why a listener is not served.
@@ -59,7 +62,7 @@ impl ControlPlane {
     }
 
     fn routes_of(&self, offered: Offered) -> Routes {
-        let (routes, reporter) = routes(&self.services, &self.tokens, offered);
+        let (routes, reporter) = routes(&self.services, &self.access, offered);
         let readiness = self.readiness.clone();
         let health = show_health(reporter, offered, move || readiness.is_ready());
         let Background { tasks, stop } = &self.background;

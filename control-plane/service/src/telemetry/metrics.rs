@@ -13,6 +13,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
+use super::admin_metrics::AdminMetrics;
 use super::fleet_metrics::FleetMetrics;
 use super::handoff_metrics::HandoffMetrics;
 use super::lease_call_metrics::LeaseCallMetrics;
@@ -58,6 +59,7 @@ pub(crate) struct Metrics {
     /// Leases of connections.
     pub(crate) leases: LeaseMetrics,
     pub(crate) pins: PinMetrics,
+    pub(crate) admin: AdminMetrics,
     /// Quotas that are fetched.
     pub(crate) quota: QuotaMetrics,
     /// Tokens, and history as it goes.
@@ -109,6 +111,7 @@ impl Metrics {
             lease_calls: LeaseCallMetrics::default(),
             leases: LeaseMetrics::default(),
             pins: PinMetrics::default(),
+            admin: AdminMetrics::default(),
             quota: QuotaMetrics::default(),
             usage: UsageMetrics::default(),
             write_conflicts: Counter::<u64, AtomicU64>::default(),
@@ -239,6 +242,7 @@ impl Metrics {
         self.lease_calls.register(registry);
         self.leases.register(registry);
         self.pins.register(registry);
+        self.admin.register(registry);
         self.quota.register(registry);
         self.usage.register(registry);
     }

@@ -131,13 +131,18 @@ impl Fleet {
 
     /// Starts a replica and waits until it is ready.
     pub(crate) async fn start(&self) -> Replica {
+        self.start_with(Tokens::default()).await
+    }
+
+    /// The same with these tokens.
+    pub(crate) async fn start_with(&self, tokens: Tokens) -> Replica {
         let number = self.started.fetch_add(1, Ordering::Relaxed);
         let hot = Hot::new(Arc::new(self.memory.clone()), Duration::from_millis(40));
         let registry = SharedRegistry::default();
         let plane = ControlPlane::start(
             ControlPlaneConfig {
                 replica: format!("replica-{number}"),
-                tokens: Tokens::default(),
+                tokens,
                 environment: BTreeMap::new(),
                 drain_limit: Duration::from_secs(10),
                 decision_limits: DecisionLimits::default(),
@@ -199,6 +204,11 @@ impl Replica {
         value.unwrap().parse().unwrap()
     }
 
+    /// The value of a gauge without labels.
+    pub(crate) fn gauge(&self, name: &str) -> u64 {
+        self.counter(name)
+    }
+
     pub(crate) fn routing(&self) -> RoutingServiceClient<Channel> {
         RoutingServiceClient::new(self.channel.clone())
     }
@@ -252,7 +262,7 @@ impl Replica {
     }
 
     pub(crate) async fn breaker_status(&self) -> admin::BreakerStatus {
-        let request = admin::ListBreakersRequest {};
+        let request = admin::ListBreakersRequest::default();
         let answer = self.admin().list_breakers(request).await.unwrap();
         let breakers = answer.into_inner().breakers;
         breakers
@@ -266,7 +276,7 @@ impl Replica {
     }
 
     pub(crate) async fn connection(&self, id: &str) -> admin::ConnectionStatus {
-        let request = admin::ListConnectionsRequest {};
+        let request = admin::ListConnectionsRequest::default();
         let answer = self.admin().list_connections(request).await.unwrap();
         let connections = answer.into_inner().connections;
         connections.into_iter().find(|it| it.id == id).unwrap()

@@ -1,17 +1,25 @@
 //! Control planes over in-process connections, sharing a hot store in memory and a durable store in a file.
 
 #[cfg(test)]
+mod access;
+#[cfg(test)]
 mod admission;
 #[cfg(test)]
 mod apply;
 #[cfg(test)]
+mod changes;
+#[cfg(test)]
 mod decide;
+#[cfg(test)]
+mod events;
 #[cfg(test)]
 mod explain;
 #[cfg(test)]
 mod fleet;
 #[cfg(test)]
 mod leases;
+#[cfg(test)]
+mod lists;
 #[cfg(test)]
 mod loss;
 #[cfg(test)]

@@ -85,6 +85,7 @@ async fn known(
 ) -> Result<Vec<admin::ConnectionQuotas>, Status> {
     let request = admin::ListQuotasRequest {
         connection: connection.to_owned(),
+        ..admin::ListQuotasRequest::default()
     };
     let answer = replica.admin().list_quotas(request).await?;
     Ok(answer.into_inner().quotas)

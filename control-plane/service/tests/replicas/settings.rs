@@ -62,7 +62,7 @@ async fn a_patch_writes_what_it_names_and_nothing_else() {
     other.dispatched(1).await;
     assert_eq!(other.patch(request).await.unwrap().version, 2);
     let audit = fleet.durable.list_audit(10).await.unwrap();
-    assert_eq!(audit[0].author, "admin ada");
+    assert_eq!(audit[0].author, "local ada");
     assert_eq!(audit[0].document_version, Some(2));
     assert_eq!(
         audit[0].summary,

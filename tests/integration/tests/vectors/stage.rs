@@ -248,7 +248,7 @@ impl Stage {
     pub(crate) async fn breaker(&self, replica: usize) -> Result<BreakerStatus> {
         let mut admin = self.replica(replica)?.admin.clone();
         let listed = admin
-            .list_breakers(ListBreakersRequest {})
+            .list_breakers(ListBreakersRequest::default())
             .await?
             .into_inner();
         listed
@@ -265,7 +265,7 @@ impl Stage {
     ) -> Result<ConnectionStatus> {
         let mut admin = self.replica(replica)?.admin.clone();
         let listed = admin
-            .list_connections(ListConnectionsRequest {})
+            .list_connections(ListConnectionsRequest::default())
             .await?
             .into_inner();
         listed
@@ -305,7 +305,7 @@ impl Stage {
     pub(crate) async fn locks(&self, replica: usize, connection: &str) -> Result<Vec<Lockout>> {
         let mut admin = self.replica(replica)?.admin.clone();
         let listed = admin
-            .list_lockouts(ListLockoutsRequest {})
+            .list_lockouts(ListLockoutsRequest::default())
             .await?
             .into_inner();
         let mut locks = listed.lockouts;

@@ -14,7 +14,7 @@ use tidegate_store_sql::{SqlLimits, SqliteDurableStore};
 
 use super::*;
 use crate::clock::local_now;
-use crate::config::patch::WantedPatch;
+use crate::config::change::Terms;
 use crate::telemetry::metrics::{Metrics, SharedRegistry};
 
 /// All of a key but its first digit.
@@ -60,6 +60,7 @@ fn wanted(priority: u32, secret: Option<&str>) -> Wanted {
         expected: None,
         dry_run: false,
         reseal: false,
+        author: "admin".to_owned(),
     }
 }
 
@@ -253,7 +254,7 @@ async fn a_change_of_settings_keeps_renewed_tokens() {
     let change = Change {
         document: before.document,
         secrets: before.secrets,
-        author: AUTHOR,
+        author: "admin",
         summary: "read before the renewal",
     };
     let mut turn = published.turn.lock().await;
@@ -262,13 +263,13 @@ async fn a_change_of_settings_keeps_renewed_tokens() {
     drop(turn);
 
     let patch = serde_json::json!({"modelLockout": {"enabled": true}});
-    let wanted = WantedPatch {
-        patch: serde_json::from_value(patch).unwrap(),
+    let patch = serde_json::from_value(patch).unwrap();
+    let terms = Terms {
         expected: Some(1),
-        author: String::new(),
+        author: "admin".to_owned(),
         dry_run: false,
     };
-    let applied = published.patch_settings(wanted).await.unwrap();
+    let applied = published.patch_settings(&patch, &terms).await.unwrap();
     let stored = durable.load_document().await.unwrap();
     assert_eq!((applied.version, stored.version), (2, 2));
     assert_eq!(versions(&stored.secrets), (2, 1, 2));

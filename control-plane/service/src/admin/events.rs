@@ -1,0 +1,253 @@
+//! Events: one history of changes of state and of the configuration, for people.
+
+use std::time::Duration;
+
+use tidegate_core::ids::{ConnectionId, ProviderId};
+use tidegate_core::time::Timestamp;
+use tidegate_proto::admin::v1 as proto;
+use tidegate_store::durable::{
+    DurableStoreError, EventPosition, EventQuery, EventRow, EventSource, MAX_LIST_ROWS, StoredEvent,
+};
+
+use super::Admin;
+use super::lists::transition;
+use super::page::Page;
+
+/// Limit of one read (decision 54).
+const LIMIT: Duration = Duration::from_millis(500);
+/// Reads for one page: of rare kinds a page may hold less than was asked for.
+const MAX_READS: u32 = 4;
+/// The kind of changes of the configuration.
+const CONFIGURATION: &str = "configuration";
+/// All kinds there are.
+const KINDS: [&str; 13] = [
+    "breaker",
+    "cooldown",
+    "provider_cooldown",
+    "egress_locked",
+    "terminal",
+    "lock",
+    "leased",
+    "lease_ended",
+    "cleared",
+    "refreshed",
+    "refresh_failed",
+    "inactive",
+    CONFIGURATION,
+];
+
+/// Moment, 0 for transitions and 1 for the audit trail, number there; so that newer ones come first.
+pub(crate) type EventKey = (u64, u8, u64);
+
+/// Which events.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct EventFilter {
+    /// None: all.
+    pub(crate) kinds: Vec<String>,
+    pub(crate) provider: Option<ProviderId>,
+    pub(crate) connection: Option<ConnectionId>,
+}
+
+/// Why there are no events.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum EventFilterError {
+    #[error("there is no kind {kind}; kinds are {}", KINDS.join(", "))]
+    Kind { index: usize, kind: String },
+}
+
+/// Why events were not read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotRead {
+    #[error(transparent)]
+    Store(#[from] DurableStoreError),
+    #[error("history was not read in time")]
+    Late,
+}
+
+impl EventFilter {
+    /// Refuses kinds that do not exist, which would never be seen.
+    pub(crate) fn check(&self) -> Result<(), EventFilterError> {
+        let unknown = |kind: &&String| !KINDS.contains(&kind.as_str());
+        match self
+            .kinds
+            .iter()
+            .enumerate()
+            .find(|(_, kind)| unknown(kind))
+        {
+            None => Ok(()),
+            Some((index, kind)) => Err(EventFilterError::Kind {
+                index,
+                kind: kind.clone(),
+            }),
+        }
+    }
+
+    /// Whether it lets the event through.
+    pub(crate) fn takes(&self, event: &proto::Event) -> bool {
+        let is_of_kind = self.kinds.is_empty() || self.kinds.contains(&event.kind);
+        let is_of = |wanted: Option<&str>, is: &str| wanted.is_none_or(|wanted| wanted == is);
+        is_of_kind
+            && is_of(
+                self.provider.as_ref().map(ProviderId::as_str),
+                &event.provider,
+            )
+            && is_of(
+                self.connection.as_ref().map(ConnectionId::as_str),
+                &event.connection,
+            )
+    }
+}
+
+impl Admin {
+    /// A page of events, newest first, and the token of the next one.
+    pub(crate) async fn list_events(
+        &self,
+        filter: &EventFilter,
+        since: Timestamp,
+        page: &Page<EventKey>,
+    ) -> Result<(Vec<proto::Event>, String), NotRead> {
+        let mut before = page.after().map_or(EventPosition::END, position);
+        let mut events = Vec::new();
+        for _ in 0..MAX_READS {
+            let asked = EventQuery {
+                provider: filter.provider.as_ref(),
+                connection: filter.connection.as_ref(),
+                since,
+                before,
+            };
+            let read = self.durable.list_events(asked, MAX_LIST_ROWS);
+            let rows = match tokio::time::timeout(LIMIT, read).await {
+                Ok(rows) => rows?,
+                Err(_elapsed) => return Err(NotRead::Late),
+            };
+            let was_last = rows.len() < usize::try_from(MAX_LIST_ROWS).unwrap_or(usize::MAX);
+            for row in rows {
+                let event = event(&row);
+                if filter.takes(&event) {
+                    if events.len() == page.size() {
+                        return Ok((events, page.token(&key(&before))));
+                    }
+                    events.push(event);
+                }
+                before = row.position;
+            }
+            if was_last {
+                return Ok((events, String::new()));
+            }
+        }
+        Ok((events, page.token(&key(&before))))
+    }
+}
+
+fn key(position: &EventPosition) -> EventKey {
+    let source = match position.source {
+        EventSource::Transitions => 0,
+        EventSource::Audit => 1,
+    };
+    (position.at.0, source, position.seq)
+}
+
+fn position(key: &EventKey) -> EventPosition {
+    let (at, source, seq) = *key;
+    EventPosition {
+        at: Timestamp(at),
+        source: if source == 0 {
+            EventSource::Transitions
+        } else {
+            EventSource::Audit
+        },
+        seq,
+    }
+}
+
+/// An event for people.
+pub(crate) fn event(row: &EventRow) -> proto::Event {
+    match &row.event {
+        StoredEvent::Transition(it) => {
+            let proto::Transition {
+                at_unix_ms,
+                provider,
+                connection,
+                kind,
+                description,
+                attempt,
+                rule,
+                original_status,
+            } = transition(it);
+            proto::Event {
+                at_unix_ms,
+                kind,
+                provider,
+                connection,
+                description,
+                attempt,
+                rule,
+                original_status,
+                ..proto::Event::default()
+            }
+        }
+        StoredEvent::Audit(entry) => proto::Event {
+            at_unix_ms: entry.at.0,
+            kind: CONFIGURATION.to_owned(),
+            description: entry.summary.clone(),
+            author: entry.author.clone(),
+            configuration_version: entry.document_version,
+            ..proto::Event::default()
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn happened(kind: &str, provider: &str, connection: &str) -> proto::Event {
+        proto::Event {
+            kind: kind.to_owned(),
+            provider: provider.to_owned(),
+            connection: connection.to_owned(),
+            ..proto::Event::default()
+        }
+    }
+
+    #[rstest]
+    #[case::all(&[], None, None, [true, true, true])]
+    #[case::kind(&["cooldown", "lock"], None, None, [true, false, false])]
+    #[case::provider(&[], Some("p"), None, [true, true, false])]
+    #[case::connection(&[], None, Some("c"), [true, false, false])]
+    #[case::configuration(&["configuration"], None, None, [false, false, true])]
+    #[case::all_of_it(&["breaker"], Some("p"), Some("c"), [false, false, false])]
+    fn a_filter_takes_what_it_names(
+        #[case] kinds: &[&str],
+        #[case] provider: Option<&str>,
+        #[case] connection: Option<&str>,
+        #[case] taken: [bool; 3],
+    ) {
+        let filter = EventFilter {
+            kinds: kinds.iter().map(ToString::to_string).collect(),
+            provider: provider.map(|it| ProviderId::new(it).unwrap()),
+            connection: connection.map(|it| ConnectionId::new(it).unwrap()),
+        };
+        assert!(filter.check().is_ok());
+        let all = [
+            happened("cooldown", "p", "c"),
+            happened("breaker", "p", ""),
+            happened("configuration", "", ""),
+        ];
+        assert_eq!(all.map(|event| filter.takes(&event)), taken);
+    }
+
+    #[test]
+    fn a_kind_that_does_not_exist_is_named() {
+        let filter = EventFilter {
+            kinds: vec!["lock".to_owned(), "locks".to_owned()],
+            ..EventFilter::default()
+        };
+        let error = filter.check().unwrap_err();
+        let EventFilterError::Kind { index, ref kind } = error;
+        assert_eq!((index, kind.as_str()), (1, "locks"));
+        assert!(error.to_string().contains("cooldown"), "{error}");
+    }
+}

@@ -1,0 +1,222 @@
+//! Changing a part of the configuration and nothing else.
+//!
+//! A change is read, made and saved under the version it was read at, so two replicas that serve two operators lose nothing
+//! of either: who comes second makes it again on what stands then. Everything it does not name stays as stored, also what
+//! this release does not understand. Secrets are carried over sealed; those of connections that are gone go with them.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value};
+use tidegate_core::config::{Config, Document, Violation};
+use tidegate_core::ids::ConnectionId;
+use tidegate_proto::admin::v1::Difference;
+use tidegate_store::durable::{SealedSecrets, StoredDocument};
+
+use super::apply::{Applied, ApplyError, Change, MAX_TRIES, Saved};
+use super::difference::differences;
+use super::{DOCUMENT_LIMIT, Published, limited};
+
+/// How a change is made.
+#[derive(Clone, Debug)]
+pub(crate) struct Terms {
+    /// The version it is based on.
+    pub(crate) expected: Option<u64>,
+    /// Who does it, for the audit trail.
+    pub(crate) author: String,
+    /// Only check and compare.
+    pub(crate) dry_run: bool,
+}
+
+/// One thing of a configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Resource {
+    Provider(String),
+    Connection(String),
+    Combo(String),
+    Key(String),
+}
+
+impl std::fmt::Display for Resource {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (kind, id) = match self {
+            Self::Provider(id) => ("provider", id),
+            Self::Connection(id) => ("connection", id),
+            Self::Combo(id) => ("combo", id),
+            Self::Key(id) => ("key", id),
+        };
+        write!(formatter, "{kind} {id}")
+    }
+}
+
+impl Published {
+    /// Merges into settings: a JSON merge patch of one or more sections.
+    pub(crate) async fn patch_settings(
+        &self,
+        patch: &Map<String, Value>,
+        terms: &Terms,
+    ) -> Result<Applied, ApplyError> {
+        let edit = |document: &mut Document| -> Result<(), ApplyError> {
+            document.settings = document.settings.patched(patch)?;
+            Ok(())
+        };
+        let summary = |differences: &[Difference]| {
+            let details = differences.iter().flat_map(|it| it.details.iter().cloned());
+            format!("settings: {}", details.collect::<Vec<_>>().join("; "))
+        };
+        self.change(terms, edit, summary).await
+    }
+
+    /// Switches a connection on or off.
+    pub(crate) async fn set_enabled(
+        &self,
+        connection: &ConnectionId,
+        enabled: bool,
+        terms: &Terms,
+    ) -> Result<Applied, ApplyError> {
+        let edit = |document: &mut Document| -> Result<(), ApplyError> {
+            let mut all = document.connections.iter_mut();
+            let found = all.find(|it| it.id == *connection).ok_or_else(|| {
+                let resource = Resource::Connection(connection.to_string());
+                ApplyError::Missing(resource)
+            })?;
+            found.enabled = enabled;
+            Ok(())
+        };
+        let word = if enabled { "on" } else { "off" };
+        let summary = |_: &[Difference]| format!("connection {connection} switched {word}");
+        self.change(terms, edit, summary).await
+    }
+
+    /// Takes one thing out, unless others refer to it.
+    pub(crate) async fn delete(
+        &self,
+        resource: &Resource,
+        terms: &Terms,
+    ) -> Result<Applied, ApplyError> {
+        let edit = |document: &mut Document| -> Result<(), ApplyError> {
+            let is_gone = match resource {
+                Resource::Provider(id) => take(&mut document.providers, |it| it.id.as_str() == id),
+                Resource::Connection(id) => {
+                    take(&mut document.connections, |it| it.id.as_str() == id)
+                }
+                Resource::Combo(name) => take(&mut document.combos, |it| it.name.as_str() == name),
+                Resource::Key(id) => take(&mut document.keys, |it| it.id.as_str() == id),
+            };
+            if is_gone {
+                Ok(())
+            } else {
+                Err(ApplyError::Missing(resource.clone()))
+            }
+        };
+        self.change(terms, edit, |_| format!("{resource} deleted"))
+            .await
+    }
+
+    /// Refuses what a change makes wrong, and not what was so before, which is mended wherever it is read.
+    fn check_change(&self, before: &Document, after: &Document) -> Result<(), ApplyError> {
+        let build = |document: &Document| {
+            Config::build_stored(document.clone(), 0, &self.overrides).map(|it| it.mended)
+        };
+        let wrong = newly_wrong(&build(before).unwrap_or_default(), build(after)?);
+        if wrong.is_empty() {
+            Ok(())
+        } else {
+            Err(ApplyError::Invalid(wrong))
+        }
+    }
+
+    async fn change(
+        &self,
+        terms: &Terms,
+        edit: impl Fn(&mut Document) -> Result<(), ApplyError>,
+        summary: impl Fn(&[Difference]) -> String,
+    ) -> Result<Applied, ApplyError> {
+        let mut turn = self.turn.lock().await;
+        for _ in 0..MAX_TRIES {
+            let stored = limited(DOCUMENT_LIMIT, self.durable.load_document())
+                .await
+                .map_err(ApplyError::Unavailable)?;
+            let base = stored.version;
+            if let Some(expected) = terms.expected
+                && expected != base
+            {
+                return Err(ApplyError::Conflict {
+                    expected,
+                    current: base,
+                });
+            }
+            let StoredDocument {
+                document: before,
+                mut secrets,
+                ..
+            } = stored;
+            let mut document = before.clone();
+            edit(&mut document)?;
+            self.check_change(&before, &document)?;
+            let differences = differences(&before, &document, &[]);
+            if terms.dry_run || differences.is_empty() {
+                return Ok(Applied {
+                    version: base,
+                    differences,
+                    warnings: Vec::new(),
+                });
+            }
+            keep_secrets_of(&document, &mut secrets);
+            let change = Change {
+                document,
+                secrets,
+                author: &terms.author,
+                summary: &summary(&differences),
+            };
+            match self.save(base, change, &mut turn).await? {
+                Saved::As(version) => {
+                    return Ok(Applied {
+                        version,
+                        differences,
+                        warnings: Vec::new(),
+                    });
+                }
+                Saved::Overtaken(current) => {
+                    if let Some(expected) = terms.expected {
+                        return Err(ApplyError::Conflict { expected, current });
+                    }
+                }
+                Saved::SecretsChanged => {}
+            }
+        }
+        Err(ApplyError::Overtaken)
+    }
+}
+
+impl From<Vec<Violation>> for ApplyError {
+    fn from(violations: Vec<Violation>) -> Self {
+        Self::Invalid(violations)
+    }
+}
+
+/// What is wrong now and was not before. Places may have moved, so that only the words are compared.
+fn newly_wrong(before: &[Violation], after: Vec<Violation>) -> Vec<Violation> {
+    let mut known: Vec<&str> = before.iter().map(|it| it.message.as_str()).collect();
+    after
+        .into_iter()
+        .filter(|violation| {
+            let found = known.iter().position(|it| *it == violation.message);
+            found.map(|place| known.swap_remove(place)).is_none()
+        })
+        .collect()
+}
+
+/// Takes out what fits; `false` when nothing does.
+fn take<T>(all: &mut Vec<T>, fits: impl Fn(&T) -> bool) -> bool {
+    let before = all.len();
+    all.retain(|it| !fits(it));
+    all.len() < before
+}
+
+fn keep_secrets_of(document: &Document, secrets: &mut SealedSecrets) {
+    let left: BTreeSet<&ConnectionId> = document.connections.iter().map(|it| &it.id).collect();
+    secrets
+        .credentials
+        .retain(|it| left.contains(&it.connection));
+    secrets.grants.retain(|it| left.contains(&it.connection));
+}

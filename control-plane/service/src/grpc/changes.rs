@@ -1,0 +1,100 @@
+//! Changes of a part of the configuration in `tidegate.admin.v1.AdminService`.
+
+use serde_json::{Map, Value};
+use tidegate_core::ids::ConnectionId;
+use tidegate_proto::admin::v1 as proto;
+use tonic::{Request, Status};
+
+use crate::access::Caller;
+use crate::admin::Admin;
+use crate::config::change::{Resource, Terms};
+
+use super::error::{Refusal, invalid_member};
+use super::routing::name;
+
+/// Longest author, in bytes.
+const MAX_AUTHOR_BYTES: usize = 128;
+
+/// Who calls, as the guard found.
+pub(super) fn caller<T>(request: &Request<T>) -> Caller {
+    let caller = request.extensions().get();
+    caller.cloned().unwrap_or(Caller::Local)
+}
+
+fn terms(
+    caller: &Caller,
+    expected: Option<u64>,
+    author: &str,
+    dry_run: bool,
+) -> Result<Terms, Status> {
+    if author.len() > MAX_AUTHOR_BYTES || author.chars().any(char::is_control) {
+        let message = format!("author must be text of at most {MAX_AUTHOR_BYTES} bytes");
+        return Err(invalid_member("author", message));
+    }
+    Ok(Terms {
+        expected,
+        author: format!("{caller} {author}").trim_end().to_owned(),
+        dry_run,
+    })
+}
+
+pub(super) async fn patch_settings(
+    admin: &Admin,
+    caller: &Caller,
+    request: proto::PatchSettingsRequest,
+) -> Result<proto::PatchSettingsResponse, Status> {
+    let patch: Map<String, Value> = serde_json::from_str(&request.patch_json).map_err(|error| {
+        Refusal::InvalidRequest.status(format!("patch_json must be a JSON object: {error}"))
+    })?;
+    let (expected, dry_run) = (request.expected_version, request.dry_run);
+    let terms = terms(caller, expected, &request.author, dry_run)?;
+    let applied = admin.config.patch_settings(&patch, &terms).await?;
+    Ok(proto::PatchSettingsResponse {
+        version: applied.version,
+        differences: applied.differences,
+    })
+}
+
+pub(super) async fn set_enabled(
+    admin: &Admin,
+    caller: &Caller,
+    request: proto::SetConnectionEnabledRequest,
+) -> Result<proto::SetConnectionEnabledResponse, Status> {
+    let connection = name("connection", &request.connection, ConnectionId::new)?;
+    let connection = connection
+        .ok_or_else(|| invalid_member("connection", "connection is missing".to_owned()))?;
+    let (expected, dry_run) = (request.expected_version, request.dry_run);
+    let terms = terms(caller, expected, &request.author, dry_run)?;
+    let set = admin
+        .config
+        .set_enabled(&connection, request.enabled, &terms);
+    let applied = set.await?;
+    Ok(proto::SetConnectionEnabledResponse {
+        version: applied.version,
+        differences: applied.differences,
+    })
+}
+
+pub(super) async fn delete(
+    admin: &Admin,
+    caller: &Caller,
+    request: proto::DeleteResourceRequest,
+) -> Result<proto::DeleteResourceResponse, Status> {
+    let kind = request.kind();
+    let (expected, dry_run) = (request.expected_version, request.dry_run);
+    let terms = terms(caller, expected, &request.author, dry_run)?;
+    let resource = match kind {
+        proto::ResourceKind::Provider => Resource::Provider(request.id),
+        proto::ResourceKind::Connection => Resource::Connection(request.id),
+        proto::ResourceKind::Combo => Resource::Combo(request.id),
+        proto::ResourceKind::Key => Resource::Key(request.id),
+        proto::ResourceKind::Unspecified => {
+            return Err(invalid_member("kind", "kind is not known".to_owned()));
+        }
+    };
+    let applied = admin.config.delete(&resource, &terms).await?;
+    Ok(proto::DeleteResourceResponse {
+        version: applied.version,
+        differences: applied.differences,
+    })
+}

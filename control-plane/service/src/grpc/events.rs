@@ -1,0 +1,107 @@
+//! Events in `tidegate.admin.v1.AdminService`.
+
+use tidegate_core::ids::{ConnectionId, ProviderId};
+use tidegate_core::time::Timestamp;
+use tidegate_proto::admin::v1 as proto;
+use tokio::sync::mpsc;
+use tonic::Status;
+
+use crate::admin::{Admin, EventFilter, EventFilterError, NotRead, event};
+use crate::events::{NotWatched, Told, Watcher};
+
+use super::error::{Refusal, invalid_member};
+use super::lists::page;
+use super::routing::name;
+
+/// Messages that wait for a watcher to take them, beyond what the connection buffers.
+pub(super) const QUEUE: usize = 16;
+/// Most kinds in a filter: more than there are.
+const MAX_KINDS: usize = 64;
+
+fn filter(asked: Option<proto::EventFilter>) -> Result<EventFilter, Status> {
+    let asked = asked.unwrap_or_default();
+    if asked.kinds.len() > MAX_KINDS {
+        let message = format!("filter.kinds must be at most {MAX_KINDS}");
+        return Err(invalid_member("filter.kinds", message));
+    }
+    let filter = EventFilter {
+        provider: name("filter.provider", &asked.provider, ProviderId::new)?,
+        connection: name("filter.connection", &asked.connection, ConnectionId::new)?,
+        kinds: asked.kinds,
+    };
+    match filter.check() {
+        Ok(()) => Ok(filter),
+        Err(error @ EventFilterError::Kind { index, .. }) => {
+            let field = format!("filter.kinds[{index}]");
+            Err(invalid_member(&field, error.to_string()))
+        }
+    }
+}
+
+pub(super) async fn list(
+    admin: &Admin,
+    request: proto::ListEventsRequest,
+) -> Result<proto::ListEventsResponse, Status> {
+    let filter = filter(request.filter)?;
+    let since = request.since_unix_ms;
+    let kinds = filter.kinds.join(",");
+    let text = |id: Option<&str>| id.unwrap_or_default().to_owned();
+    let filters = [
+        kinds,
+        text(filter.provider.as_ref().map(ProviderId::as_str)),
+        text(filter.connection.as_ref().map(ConnectionId::as_str)),
+        since.to_string(),
+    ];
+    let filters: Vec<&str> = filters.iter().map(String::as_str).collect();
+    let page = page("events", &filters, request.page_size, &request.page_token)?;
+    let listed = admin.list_events(&filter, Timestamp(since), &page).await;
+    let (events, next_page_token) = listed.map_err(|error| match error {
+        NotRead::Store(_) | NotRead::Late => Refusal::DurableStoreAway.status(error.to_string()),
+    })?;
+    Ok(proto::ListEventsResponse {
+        events,
+        next_page_token,
+    })
+}
+
+/// Begins a watch.
+pub(super) async fn watch(
+    admin: &Admin,
+    request: proto::WatchEventsRequest,
+) -> Result<(EventFilter, Watcher), Status> {
+    let filter = filter(request.filter)?;
+    let watcher = admin.events.watch().await.map_err(|error| match error {
+        NotWatched::Full => Refusal::WindowFull.status(error.to_string()),
+        NotWatched::Away => Refusal::DurableStoreAway.status(error.to_string()),
+    })?;
+    Ok((filter, watcher))
+}
+
+/// Tells a watcher what happens, until it goes.
+pub(super) async fn feed(
+    filter: EventFilter,
+    mut watcher: Watcher,
+    told: mpsc::Sender<Result<proto::WatchEventsResponse, Status>>,
+) {
+    use proto::watch_events_response::What;
+    let mut what = Some(What::Began(proto::WatchBegan {}));
+    loop {
+        if let Some(what) = what.take() {
+            let message = proto::WatchEventsResponse { what: Some(what) };
+            if told.send(Ok(message)).await.is_err() {
+                return;
+            }
+        }
+        let next = tokio::select! {
+            next = watcher.next() => next,
+            () = told.closed() => return,
+        };
+        what = match next {
+            None => return,
+            Some(Told::Missed(missed)) => Some(What::Lagged(proto::WatchLagged { missed })),
+            Some(Told::Event(row)) => Some(event(&row))
+                .filter(|event| filter.takes(event))
+                .map(What::Event),
+        };
+    }
+}

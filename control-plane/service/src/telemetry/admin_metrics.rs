@@ -1,0 +1,68 @@
+//! Metrics of who calls and of who watches events.
+
+use std::sync::atomic::AtomicI64;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use crate::access::Denied;
+
+labels! {
+    /// Why a call was refused.
+    pub(crate) enum DeniedCall {
+        /// It showed no token, or one that nobody knows.
+        Unknown = "unknown",
+        /// Its token is not for this.
+        NotAllowed = "not_allowed",
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReasonLabel {
+    reason: DeniedCall,
+}
+
+/// The tree.
+#[derive(Debug, Default)]
+pub(crate) struct AdminMetrics {
+    denied: Family<ReasonLabel, Counter>,
+    /// Watchers of events that are connected here.
+    pub(crate) event_watchers: Gauge<i64, AtomicI64>,
+    /// Events that a watcher took too long for.
+    pub(crate) missed_events: Counter,
+}
+
+impl AdminMetrics {
+    pub(super) fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "denied_calls",
+            "Calls refused for want of a token",
+            self.denied.clone(),
+        );
+        registry.register(
+            "event_watchers",
+            "Watchers of events that are connected here",
+            self.event_watchers.clone(),
+        );
+        registry.register(
+            "missed_events",
+            "Events that watchers of events took too long for",
+            self.missed_events.clone(),
+        );
+        for reason in [DeniedCall::Unknown, DeniedCall::NotAllowed] {
+            self.denied.get_or_create(&ReasonLabel { reason }).inc_by(0);
+        }
+    }
+
+    /// A call was refused.
+    pub(crate) fn denied(&self, denied: Denied) {
+        let reason = match denied {
+            Denied::Unknown => DeniedCall::Unknown,
+            Denied::NotAllowed(_) => DeniedCall::NotAllowed,
+        };
+        self.denied.get_or_create(&ReasonLabel { reason }).inc();
+    }
+}

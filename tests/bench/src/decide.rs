@@ -52,7 +52,8 @@ pub(crate) async fn measure(setting: &Setting, summary: &mut Summary) -> Result<
     Ok(())
 }
 
-async fn side(addr: SocketAddr, in_flight: usize) -> Result<Run> {
+/// Decisions of one server for a while.
+pub(crate) async fn side(addr: SocketAddr, in_flight: usize) -> Result<Run> {
     let address = Address::Tcp(format!("http://{addr}").parse()?);
     let token = SecretString::from(DATA_PLANE_TOKEN);
     let clients = (0..CONNECTIONS.min(in_flight))

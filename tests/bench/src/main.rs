@@ -27,6 +27,7 @@ mod streams;
 mod summary;
 mod telemetry;
 mod transitions;
+mod watchers;
 
 use std::path::Path;
 use std::time::Duration;
@@ -44,12 +45,13 @@ const ROUND_TIME: Duration = Duration::from_secs(2);
 const SUMMARY: &str = "target/bench/summary.json";
 
 /// The parts, in their order.
-const PARTS: [&str; 9] = [
+const PARTS: [&str; 10] = [
     "classify",
     "transitions",
     "routing",
     "decide",
     "proxy",
+    "watchers",
     "streams",
     "permits",
     "leases",
@@ -74,7 +76,7 @@ async fn main() -> Result<()> {
         routing::measure(&mut summary)?;
         telemetry::measure(&mut summary)?;
     }
-    if wanted("decide") || wanted("proxy") {
+    if ["decide", "proxy", "watchers"].into_iter().any(wanted) {
         let setting = Setting::start().await?;
         setting.memory("idle", &mut summary)?;
         if wanted("decide") {
@@ -82,6 +84,9 @@ async fn main() -> Result<()> {
         }
         if wanted("proxy") {
             proxy::measure(&setting, &mut summary).await?;
+        }
+        if wanted("watchers") {
+            watchers::measure(&setting, &mut summary).await?;
         }
         tokio::time::sleep(Duration::from_secs(5)).await;
         setting.memory("after", &mut summary)?;

@@ -11,6 +11,7 @@ mod leases;
 mod lines;
 mod loss;
 mod monitoring;
+mod operator;
 mod permits;
 mod plans;
 mod quota_share;

@@ -1,0 +1,92 @@
+//! Decisions while fifty watch events, against the same without: something is changed four times a second on both sides.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use secrecy::SecretString;
+use tidegate_plane_client::endpoint::{Address, ChannelSettings, PlaneChannel, channel};
+use tidegate_proto::admin::v1::admin_service_client::AdminServiceClient;
+use tidegate_proto::admin::v1::watch_events_response::What;
+use tidegate_proto::admin::v1::{PatchSettingsRequest, WatchEventsRequest};
+use tidegate_test_support::ADMIN_TOKEN;
+use tokio::task::JoinSet;
+
+use crate::ROUNDS;
+use crate::decide::side;
+use crate::load::{Run, median};
+use crate::setting::Setting;
+use crate::summary::Summary;
+
+/// Watchers of one side.
+const WATCHERS: usize = 50;
+/// Decisions in flight.
+const IN_FLIGHT: usize = 16;
+/// How often something is changed.
+const CHANGE_EVERY: Duration = Duration::from_millis(250);
+
+/// Measures both sides and notes the figures.
+pub(crate) async fn measure(setting: &Setting, summary: &mut Summary) -> Result<()> {
+    let replica = setting.fleet.control_planes.first();
+    let replica = replica.context("no control plane")?.grpc;
+    let mut changing = JoinSet::new();
+    changing.spawn(change_forever(client(replica)?));
+    let (mut alone, mut watched) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        alone.push(side(replica, IN_FLIGHT).await?);
+        let mut watchers = JoinSet::new();
+        for _ in 0..WATCHERS {
+            let mut client = client(replica)?;
+            let request = WatchEventsRequest::default();
+            let mut events = client.watch_events(request).await?.into_inner();
+            watchers.spawn(async move {
+                let mut seen = 0_u64;
+                while let Ok(Some(message)) = events.message().await {
+                    seen += u64::from(matches!(message.what, Some(What::Event(_))));
+                }
+                seen
+            });
+        }
+        watched.push(side(replica, IN_FLIGHT).await?);
+        ensure!(
+            watchers.len() == WATCHERS && watchers.try_join_next().is_none(),
+            "a watcher ended"
+        );
+        watchers.shutdown().await;
+    }
+    ensure!(changing.try_join_next().is_none(), "nothing was changed");
+    changing.shutdown().await;
+    let throughput = |runs: &[Run]| median(runs.iter().map(Run::throughput));
+    let p99 = |runs: &[Run]| median(runs.iter().map(|run| run.latency_ms(0.99)));
+    let mut set = |name: &str, figure| summary.set(format!("watchers.{name}"), figure);
+    set(
+        "throughput_ratio",
+        throughput(&watched) / throughput(&alone),
+    );
+    set("p99_ratio", p99(&watched) / p99(&alone));
+    Ok(())
+}
+
+fn client(replica: SocketAddr) -> Result<AdminServiceClient<PlaneChannel>> {
+    let address = Address::Tcp(format!("http://{replica}").parse()?);
+    let token = SecretString::from(ADMIN_TOKEN);
+    let made = channel(&address, &ChannelSettings::default(), None, Some(&token))?;
+    Ok(AdminServiceClient::new(made))
+}
+
+/// Ends only when a change is refused.
+async fn change_forever(mut client: AdminServiceClient<PlaneChannel>) -> Result<()> {
+    let mut is_odd = false;
+    loop {
+        is_odd = !is_odd;
+        let value = 300_000 + u32::from(is_odd);
+        let patch_json = format!(r#"{{"streams": {{"idleTimeoutMs": {value}}}}}"#);
+        client
+            .patch_settings(PatchSettingsRequest {
+                patch_json,
+                ..PatchSettingsRequest::default()
+            })
+            .await?;
+        tokio::time::sleep(CHANGE_EVERY).await;
+    }
+}

@@ -1,0 +1,272 @@
+//! A new operator with nothing but `tidegatectl`: finds why a model is not served, re-enables it, resets a breaker, bans and
+//! unbans a connection, changes a threshold and sees the event.
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use tidegate_integration::{LIMIT, World, chat};
+use tidegate_test_support::upstream::{Mode, Selector};
+use tidegate_test_support::{
+    ADMIN_TOKEN, Process, ProcessBuilder, ScratchDir, bin_dir, eventually,
+};
+
+/// What `tidegatectl` prints for people.
+async fn said(world: &World, arguments: &[&str]) -> Result<String> {
+    let finished = world.fleet.ctl(0, arguments).await?;
+    ensure!(
+        finished.status.success(),
+        "{arguments:?}: {}",
+        finished.stderr
+    );
+    Ok(finished.stdout)
+}
+
+/// A `tidegatectl` that runs on.
+fn watching(world: &World, arguments: &[&str]) -> Result<Process> {
+    let replica = world.fleet.control_planes.get(1).context("a replica")?;
+    ProcessBuilder::program("tidegatectl", bin_dir()?.join("tidegatectl"))
+        .args(arguments)
+        .env("TIDEGATE_CONTROL_PLANE", format!("http://{}", replica.grpc))
+        .env("TIDEGATE_ADMIN_TOKEN", ADMIN_TOKEN)
+        .start()
+}
+
+fn printed(process: &Process) -> Result<String> {
+    Ok(std::fs::read_to_string(process.dir().join("stdout.log"))?)
+}
+
+#[tokio::test]
+async fn a_new_operator_finds_mends_bans_and_changes_what_they_want() -> Result<()> {
+    let world = World::start().await?;
+    let plane = world.data_plane(0)?;
+
+    // Why is the model not served?
+    world.two.set_default(Mode::status(429));
+    assert_ne!(chat(plane, "two/m").await?.status, 200);
+    world.two.set_default(Mode::Ok);
+    eventually(LIMIT, "the reason is told", || async {
+        let explained = said(&world, &["explain", "two/m"]).await.ok()?;
+        (explained.contains("reject") && explained.contains("two-a")).then_some(())
+    })
+    .await?;
+    let cooling = said(&world, &["get", "cooldowns", "two-a"]).await?;
+    assert!(cooling.contains("two-a"), "{cooling}");
+    let told = world
+        .fleet
+        .ctl_json(0, &["describe", "connection", "two-a"])
+        .await?;
+    assert_eq!(told["configured"]["provider"], "two");
+    assert_eq!(told["status"][0]["state"], "unavailable", "{told}");
+    assert!(!told["cooldowns"].as_array().context("a list")?.is_empty());
+
+    // It is well again.
+    said(&world, &["reset", "--connection", "two-a"]).await?;
+    served(&world, "two/m").await?;
+
+    // A threshold is changed, and the change is seen as it happens.
+    let watch = watching(
+        &world,
+        &["watch", "--kind", "configuration", "--count", "1"],
+    )?;
+    eventually(LIMIT, "the watch has begun", || async {
+        printed(&watch).ok()?.contains("watching").then_some(())
+    })
+    .await?;
+    said(
+        &world,
+        &[
+            "settings",
+            "set",
+            "providerBreaker.apikey.failureThreshold=2",
+            "providerBreaker.apikey.degradationThreshold=1",
+            "connectionCooldown.apikey.baseCooldownMs=0",
+            "modelLockout.enabled=false",
+            "--author",
+            "newcomer",
+        ],
+    )
+    .await?;
+    ensure!(watch.wait(LIMIT).await?.success(), "{}", printed(&watch)?);
+    let seen = printed(&watch)?;
+    assert!(seen.contains("failureThreshold: 3 -> 2"), "{seen}");
+    assert!(seen.contains("by admin newcomer"), "{seen}");
+    let listed = world
+        .fleet
+        .ctl_json(0, &["get", "events", "--kind", "configuration"])
+        .await?;
+    let newest = listed[0]["change"].as_str().context("a change")?;
+    assert!(newest.contains("failureThreshold: 3 -> 2"), "{listed}");
+
+    // A breaker opens and is reset.
+    world.two.set_default(Mode::status(500));
+    eventually(LIMIT, "the breaker opens", || async {
+        chat(plane, "two/m").await.ok()?;
+        let breaker = breaker(&world).await.ok()?;
+        (breaker["state"] == "OPEN").then_some(())
+    })
+    .await?;
+    world.two.set_default(Mode::Ok);
+    said(&world, &["reset", "breakers", "--provider", "two"]).await?;
+    eventually(LIMIT, "the breaker closes", || async {
+        (breaker(&world).await.ok()?["state"] == "CLOSED").then_some(())
+    })
+    .await?;
+    served(&world, "two/m").await?;
+
+    // A connection is banned: nothing is sent on it. Then it is used again.
+    let banned = said(&world, &["ban", "one-a"]).await?;
+    assert!(banned.contains("enabled: unset -> false"), "{banned}");
+    let of_a = Selector::any().credential("sk-one-a");
+    for replica in 0..2 {
+        eventually(LIMIT, "the ban is known everywhere", || async {
+            let state = world.connection(replica, "one-a").await.ok()?;
+            (state["state"] == "disabled").then_some(())
+        })
+        .await?;
+    }
+    uses(&world, "one-b").await?;
+    let before = world.one.log().count(&of_a);
+    for _ in 0..5 {
+        assert_eq!(chat(plane, "one/m").await?.status, 200);
+    }
+    assert_eq!(world.one.log().count(&of_a), before);
+    said(&world, &["unban", "one-a"]).await?;
+    uses(&world, "one-a").await?;
+
+    // The whole story is there to be read.
+    let story = said(&world, &["get", "events", "-o", "wide"]).await?;
+    for part in [
+        "breaker",
+        "configuration",
+        "connection one-a switched off",
+        "cleared",
+    ] {
+        assert!(story.contains(part), "{part} in {story}");
+    }
+    Ok(())
+}
+
+async fn breaker(world: &World) -> Result<Value> {
+    let listed = world.fleet.ctl_json(1, &["get", "breakers", "two"]).await?;
+    Ok(listed[0].clone())
+}
+
+async fn served(world: &World, model: &str) -> Result<()> {
+    let plane = world.data_plane(0)?;
+    eventually(LIMIT, "the model is served", || async {
+        (chat(plane, model).await.ok()?.status == 200).then_some(())
+    })
+    .await
+}
+
+/// Requests of provider one go to this connection.
+async fn uses(world: &World, connection: &str) -> Result<()> {
+    let plane = world.data_plane(0)?;
+    let credential = format!("sk-{connection}");
+    eventually(LIMIT, "the connection is used", || async {
+        chat(plane, "one/m").await.ok()?;
+        let last = world.one.log().last(&Selector::any())?.credential?;
+        (last == credential).then_some(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn files_are_compared_and_things_deleted_with_codes_that_scripts_read() -> Result<()> {
+    let world = World::start().await?;
+    let folder = ScratchDir::new("operator")?;
+    // Secrets are beside the file.
+    for name in ["one-a", "one-b", "two-a", "claude-a"] {
+        std::fs::write(
+            folder.path().join(format!("{name}.key")),
+            format!("sk-{name}"),
+        )?;
+    }
+    std::fs::write(
+        folder.path().join("client.key"),
+        tidegate_integration::CLIENT_KEY,
+    )?;
+    let file = folder.path().join("wanted.yaml");
+    let path = file.to_str().context("the folder is not UTF-8")?;
+    let diff = async |document: String| {
+        std::fs::write(&file, document)?;
+        world.fleet.ctl(0, &["diff", "-f", path]).await
+    };
+    let same = diff(world.document()).await?;
+    assert_eq!(same.status.code(), Some(0), "{same:?}");
+    let other = diff(
+        world
+            .document()
+            .replace("failureThreshold: 3", "failureThreshold: 4"),
+    )
+    .await?;
+    assert_eq!(other.status.code(), Some(2), "{other:?}");
+    assert!(
+        other.stdout.contains("failureThreshold: 3 -> 4"),
+        "{other:?}"
+    );
+    assert_eq!(other.stderr, "");
+    let version = |status: &Value| status["configurationVersion"].as_u64();
+    let before = version(&world.fleet.ctl_json(0, &["status"]).await?);
+
+    let used = world.fleet.ctl(0, &["delete", "provider", "two"]).await?;
+    assert_eq!(used.status.code(), Some(65), "{used:?}");
+    assert!(used.stderr.contains("CP0001"), "{used:?}");
+    let unknown = world.fleet.ctl(0, &["delete", "combo", "nothing"]).await?;
+    assert_eq!(unknown.status.code(), Some(65), "{unknown:?}");
+    let unnamed = world
+        .fleet
+        .ctl(0, &["get", "connections", "nothing"])
+        .await?;
+    assert_eq!(unnamed.status.code(), Some(65), "{unnamed:?}");
+    let after = version(&world.fleet.ctl_json(0, &["status"]).await?);
+    assert_eq!(before, after);
+    let done = world.fleet.ctl(0, &["delete", "combo", "main"]).await?;
+    assert!(done.stdout.contains("- combo main"), "{done:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_context_says_where_a_control_plane_is_and_where_its_token_is() -> Result<()> {
+    let world = World::start().await?;
+    let folder = ScratchDir::new("contexts")?;
+    let (config, token) = (folder.path().join("ctl.yaml"), folder.path().join("token"));
+    std::fs::write(&token, format!("{ADMIN_TOKEN}\n"))?;
+    let ctl = async |arguments: &[&str]| {
+        ProcessBuilder::program("tidegatectl", bin_dir()?.join("tidegatectl"))
+            .args(arguments)
+            .env("TIDEGATE_CTL_CONFIG", config.as_os_str())
+            .run(LIMIT)
+            .await
+    };
+    let replica = world.fleet.control_planes.first().context("a replica")?;
+    let address = format!("http://{}", replica.grpc);
+    let token = token.to_str().context("the folder is not UTF-8")?;
+    let bare = ctl(&["context", "set", "bare", "--control-plane", &address]).await?;
+    assert!(bare.status.success(), "{bare:?}");
+    let refused = ctl(&["status"]).await?;
+    assert_eq!(refused.status.code(), Some(77), "{refused:?}");
+    assert!(refused.stderr.contains("CP0008"), "{refused:?}");
+    let set = [
+        "context",
+        "set",
+        "good",
+        "--control-plane",
+        &address,
+        "--token-file",
+        token,
+    ];
+    assert!(ctl(&set).await?.status.success());
+    let named = ctl(&["status", "--context", "good"]).await?;
+    assert!(named.status.success(), "{named:?}");
+    assert!(ctl(&["context", "use", "good"]).await?.status.success());
+    assert!(ctl(&["status"]).await?.status.success());
+    let stored = std::fs::read_to_string(&config)?;
+    assert!(!stored.contains(ADMIN_TOKEN), "{stored}");
+    let unknown = ctl(&["status", "--context", "nowhere"]).await?;
+    assert_eq!(unknown.status.code(), Some(65), "{unknown:?}");
+    for shell in ["bash", "zsh", "fish"] {
+        let completion = ctl(&["completion", shell]).await?;
+        assert!(completion.stdout.contains("describe"), "{shell}");
+    }
+    Ok(())
+}

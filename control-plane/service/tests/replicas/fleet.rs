@@ -48,6 +48,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) struct Fleet {
     pub(crate) memory: MemoryHotStore,
     pub(crate) durable: Arc<dyn DurableStore>,
+    /// Of replicas that are started from now on.
+    pub(crate) decision_limits: DecisionLimits,
     sealer: Arc<Sealer>,
     tasks: TaskTracker,
     started: AtomicU64,
@@ -90,6 +92,7 @@ impl Fleet {
         Self {
             memory: MemoryHotStore::new(Arc::new(SystemClock), options),
             durable,
+            decision_limits: DecisionLimits::default(),
             sealer: Arc::new(Sealer::new(&key()).unwrap()),
             tasks: TaskTracker::new(),
             started: AtomicU64::new(0),
@@ -145,7 +148,7 @@ impl Fleet {
                 tokens,
                 environment: BTreeMap::new(),
                 drain_limit: Duration::from_secs(10),
-                decision_limits: DecisionLimits::default(),
+                decision_limits: self.decision_limits,
                 silence_limit: SILENCE_LIMIT,
                 retention: Retention::default(),
                 registry: Arc::clone(&registry),

@@ -35,6 +35,10 @@ use leadership::Claims;
 /// How long an idle connection of the pool is kept.
 const IDLE: Duration = Duration::from_secs(300);
 
+/// How long a connection of the pool lies idle before it is tested again. The pool tests each one when it comes back, and a
+/// server is not gone and back within this time, so to test sooner would only be one more round trip for every call.
+const TESTED: Duration = Duration::from_millis(100);
+
 /// The durable store in Postgres.
 #[derive(Debug)]
 pub struct PgDurableStore {
@@ -106,6 +110,15 @@ impl PgDurableStore {
             .max_connections(limits.connections.max(1))
             .acquire_timeout(limits.call)
             .idle_timeout(IDLE)
+            .test_before_acquire(false)
+            .before_acquire(|connection, idle| {
+                Box::pin(async move {
+                    if idle.idle_for >= TESTED {
+                        connection.ping().await?;
+                    }
+                    Ok(true)
+                })
+            })
             .connect_lazy_with(session(base.clone(), limits.call, "tidegate"));
         Ok(Self {
             pool,

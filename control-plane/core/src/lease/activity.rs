@@ -5,8 +5,8 @@
 //! finds enough of the horizon left only reads; otherwise it registers anew. When the lease is over, what is in flight
 //! may be renewed until the drain has passed.
 //!
-//! The store reads first without a lock. When a rule wants to write, it locks lease and registration, reads the time,
-//! runs the rule again on what it locked and writes in the same transaction.
+//! The store reads without a lock. What a rule wants to write is written while lease and registration stand as they were
+//! seen; otherwise it reads again.
 
 use crate::ids::{ConnectionId, KeyId, PlaneIncarnation};
 use crate::settings::LeaseSettings;

@@ -119,12 +119,11 @@ fn choose(
             expires_at,
             ended: None,
         };
-        let count = Change::Count {
-            owner: asked.owner,
-            generation,
-        };
         let mut changes = rows.vacate(free, now);
-        changes.extend([count, Change::Open(lease.clone())]);
+        changes.push(Change::Open {
+            lease: lease.clone(),
+            begins: true,
+        });
         return Ok((changes, lease));
     };
     if own.key != *asked.key {
@@ -138,8 +137,12 @@ fn choose(
     };
     // Without a reason it stays where it is.
     let reason = (asked.why)(&own.connection).unwrap_or(EndReason::ModelIneligible);
-    let mut changes = rows.vacate(free, now);
-    changes.extend([own.end(reason, now), Change::Open(moved.clone())]);
+    let mut changes = vec![own.end(reason, now)];
+    changes.extend(rows.vacate(free, now));
+    changes.push(Change::Open {
+        lease: moved.clone(),
+        begins: false,
+    });
     Ok((changes, moved))
 }
 
@@ -238,6 +241,7 @@ impl Lease {
     fn extended(&self, expires_at: Timestamp, now: Timestamp) -> (Change, Self) {
         let change = Change::Extend {
             lease: self.id,
+            seen: self.expires_at,
             renewed_at: now,
             expires_at,
         };

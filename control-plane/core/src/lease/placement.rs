@@ -118,7 +118,10 @@ pub fn place(
     let answer = free.map(|to| {
         let moved = own.moved_to(to, asked.id, now);
         changes.extend(rows.vacate(to, now));
-        changes.push(Change::Open(moved.clone()));
+        changes.push(Change::Open {
+            lease: moved.clone(),
+            begins: false,
+        });
         Placement::Lease(moved)
     });
     Step { changes, answer }

@@ -1,14 +1,13 @@
-//! What a transaction reads and writes. A rule sees the rows that it locked and answers with the rows to write; it is
-//! run again when a unique index says that another transaction was first.
+//! What a command about leases reads and writes. A rule sees rows as they stood at one moment and answers with the rows to
+//! write; it is run again when one of them does not stand as it was seen any more, or a unique index says that another
+//! command was first.
 
 use std::collections::BTreeMap;
 
 use crate::ids::{ConnectionId, ProviderId};
 use crate::time::Timestamp;
 
-use super::{
-    Activity, Capacity, EndReason, Ended, Generation, Lease, LeaseError, LeaseId, OwnerHash,
-};
+use super::{Activity, Capacity, EndReason, Ended, Generation, Lease, LeaseError, LeaseId};
 
 /// A connection that ordinary selection would use for the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,8 +18,8 @@ pub struct Eligible {
     pub connection: ConnectionId,
 }
 
-/// What is looked at to give a connection away. The store locks what the rule may change before it reads the time: the
-/// owner's row, and what is over of the rest.
+/// What is looked at to give a connection away, all of it at one moment, and not later than the time that the rule is
+/// given.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows<'a> {
     /// The last generation that the owner ever had.
@@ -49,6 +48,8 @@ pub enum Change {
     End {
         /// Which.
         lease: LeaseId,
+        /// Its expiry as it was seen: one that was extended since does not end.
+        seen: Timestamp,
         /// When and why.
         ended: Ended,
     },
@@ -56,22 +57,23 @@ pub enum Change {
     Extend {
         /// Which.
         lease: LeaseId,
+        /// Its expiry as it was seen. Once that is past, nothing makes the row hold again.
+        seen: Timestamp,
         /// When it was asked for.
         renewed_at: Timestamp,
         /// Its new end.
         expires_at: Timestamp,
     },
-    /// The owner has had this generation. Always larger than what is stored.
-    Count {
-        /// Whose.
-        owner: OwnerHash,
-        /// Which.
-        generation: Generation,
-    },
     /// A registration is over: nobody may renew it any more.
     Forget(Activity),
     /// A new row.
-    Open(Lease),
+    Open {
+        /// It.
+        lease: Lease,
+        /// Whether it begins its generation, which is then remembered as the owner's last and must be larger than the one
+        /// before. Otherwise the lease moves here.
+        begins: bool,
+    },
 }
 
 impl Change {
@@ -80,7 +82,7 @@ impl Change {
     pub fn ends(&self) -> Option<LeaseId> {
         match self {
             Self::End { lease, .. } => Some(*lease),
-            Self::Extend { .. } | Self::Count { .. } | Self::Forget(_) | Self::Open(_) => None,
+            Self::Extend { .. } | Self::Forget(_) | Self::Open { .. } => None,
         }
     }
 }
@@ -108,6 +110,7 @@ impl Lease {
     pub(super) fn end(&self, reason: EndReason, now: Timestamp) -> Change {
         Change::End {
             lease: self.id,
+            seen: self.expires_at,
             ended: Ended { at: now, reason },
         }
     }

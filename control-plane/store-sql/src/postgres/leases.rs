@@ -1,8 +1,7 @@
 //! Leases in Postgres.
 //!
-//! READ COMMITTED, with locks taken in one order: leases by number, registrations by key, then counters and new rows.
-//! Rows that did not exist when the locks were taken are not locked; the unique indexes and the checks of
-//! [`transaction`] find them, and the rule is run again.
+//! READ COMMITTED. Commands look without locks and write only while what they saw still stands ([`transaction`],
+//! [`activity`]); what they write is locked in one order: leases by number, then registrations, then counters and new rows.
 
 mod activity;
 mod hygiene;
@@ -22,11 +21,11 @@ use tidegate_core::time::Timestamp;
 use tidegate_store::durable::{DurableStoreError, LeaseReply, LeaseStore};
 
 use super::PgDurableStore;
-use crate::call::{Failure, Progress, run};
+use crate::call::{Progress, run};
 use crate::number::from_moment;
-use crate::rows::leases::{Found, LeaseNow, Scope, without_changes};
+use crate::rows::leases::{Scope, without_changes};
 pub(super) use hygiene::reconcile_in;
-use transaction::decide;
+use transaction::{decide, look};
 
 /// The present.
 const CLOCK: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now";
@@ -70,12 +69,7 @@ impl LeaseStore for PgDurableStore {
             &self.pool,
             self.limits.call,
             async |connection: &mut PgConnection, progress: &Progress| {
-                let scope = Scope {
-                    owner,
-                    eligible: &[],
-                    generation: None,
-                };
-                decide(connection, progress, &scope, |found| {
+                decide(connection, progress, &Scope::of(owner), |found| {
                     renew(found.own.as_ref(), asked, ttl_ms, found.now)
                 })
                 .await
@@ -118,7 +112,7 @@ impl LeaseStore for PgDurableStore {
             &self.pool,
             self.limits.call,
             async |connection: &mut PgConnection, _: &Progress| {
-                let found = read_own(connection, owner).await?;
+                let found = look(connection, &Scope::of(owner)).await?;
                 let answer = status(found.own.as_ref(), asked, found.now).cloned();
                 Ok(found.reply(answer))
             },
@@ -137,7 +131,7 @@ impl LeaseStore for PgDurableStore {
             self.limits.call,
             async |connection: &mut PgConnection, progress: &Progress| {
                 // As long as the owner's row stays as it is, the others do not count.
-                let found = read_own(connection, owner).await?;
+                let found = look(connection, &Scope::of(owner)).await?;
                 let step = place(&found.rows(), asked, settings, found.now);
                 if let Some(answer) = without_changes(step) {
                     return Ok(found.reply(answer));
@@ -232,27 +226,6 @@ impl LeaseStore for PgDurableStore {
         )
         .await
     }
-}
-
-/// The owner's row that has not ended, and the present.
-async fn read_own(connection: &mut PgConnection, owner: OwnerHash) -> Result<Found, Failure> {
-    let row: Option<LeaseNow> = sqlx::query_as(
-        "SELECT id, owner, key_id, provider, connection, generation, seq, acquired_at, renewed_at,
-                expires_at, ended_at, end_reason,
-                (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now
-         FROM leases WHERE owner = $1 AND ended_at IS NULL",
-    )
-    .bind(owner.to_string())
-    .fetch_optional(&mut *connection)
-    .await?;
-    let (own, now) = match row {
-        Some(row) => {
-            let (lease, now) = row.read()?;
-            (Some(lease), now)
-        }
-        None => (None, clock(connection).await?),
-    };
-    Ok(Found::of_own(own, now))
 }
 
 pub(super) async fn clock(connection: &mut PgConnection) -> Result<Timestamp, sqlx::Error> {

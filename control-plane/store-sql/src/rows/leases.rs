@@ -1,6 +1,6 @@
 //! Leases as both databases give them back, and what a rule sees of them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use tidegate_core::ids::{ConnectionId, KeyId, PlaneIncarnation, ProviderId};
 use tidegate_core::lease::{
@@ -30,20 +30,22 @@ pub(crate) struct LeaseRow {
     end_reason: Option<String>,
 }
 
-/// A row of `leases` and the present.
-#[derive(sqlx::FromRow)]
-pub(crate) struct LeaseNow {
-    #[sqlx(flatten)]
-    lease: LeaseRow,
-    now: i64,
-}
-
 /// A row of `lease_activity`.
 #[derive(sqlx::FromRow)]
 pub(crate) struct ActivityRow {
     connection: String,
     owner: String,
     generation: i64,
+    plane: i64,
+    number: i64,
+    until: i64,
+}
+
+/// A row of `lease_activity`, and the newest row of its lease on its connection.
+#[derive(sqlx::FromRow)]
+pub(crate) struct InFlightRow {
+    #[sqlx(flatten)]
+    lease: LeaseRow,
     plane: i64,
     number: i64,
     until: i64,
@@ -70,19 +72,21 @@ pub(crate) struct Scope<'a> {
 }
 
 impl<'a> Scope<'a> {
+    /// The owner's row alone.
+    pub(crate) fn of(owner: OwnerHash) -> Self {
+        Self {
+            owner,
+            eligible: &[],
+            generation: None,
+        }
+    }
+
     pub(crate) fn connections(&self) -> Vec<&'a str> {
         self.eligible
             .iter()
             .map(|eligible| eligible.connection.as_str())
             .collect()
     }
-}
-
-/// Registrations, and the newest rows of their leases on their connections.
-#[derive(Debug)]
-pub(crate) struct InFlightRows {
-    pub(crate) activities: Vec<Activity>,
-    pub(crate) newest: Vec<Lease>,
 }
 
 /// What a rule sees, and when.
@@ -131,12 +135,6 @@ impl LeaseRow {
     }
 }
 
-impl LeaseNow {
-    pub(crate) fn read(self) -> Result<(Lease, Timestamp), DurableStoreError> {
-        Ok((self.lease.read()?, from_moment(self.now)))
-    }
-}
-
 impl ActivityRow {
     pub(crate) fn read(self) -> Result<Activity, DurableStoreError> {
         Ok(Activity {
@@ -155,6 +153,20 @@ impl ActivityRow {
             number: from_ordered(self.number),
             until: from_moment(self.until),
         })
+    }
+}
+
+impl InFlightRow {
+    pub(crate) fn read(self) -> Result<InFlight, DurableStoreError> {
+        let lease = self.lease.read()?;
+        let activity = Activity {
+            connection: lease.connection.clone(),
+            lease: lease.name(),
+            plane: PlaneIncarnation(self.plane.cast_unsigned()),
+            number: from_ordered(self.number),
+            until: from_moment(self.until),
+        };
+        Ok(InFlight { activity, lease })
     }
 }
 
@@ -184,22 +196,10 @@ impl Found {
     pub(crate) fn new(
         scope: &Scope<'_>,
         leases: Vec<Lease>,
-        InFlightRows { activities, newest }: InFlightRows,
-        newest_asked: Option<Lease>,
+        in_flight: Vec<InFlight>,
+        newest: Option<Lease>,
         (now, last_generation): (i64, Option<i64>),
     ) -> Result<Self, DurableStoreError> {
-        let newest: BTreeMap<(LeaseName, ConnectionId), Lease> = newest
-            .into_iter()
-            .map(|lease| ((lease.name(), lease.connection.clone()), lease))
-            .collect();
-        let mut in_flight = Vec::with_capacity(activities.len());
-        for activity in activities {
-            let name = (activity.lease, activity.connection.clone());
-            let lease = newest.get(&name).cloned().ok_or_else(|| {
-                DurableStoreError::Corrupt("a registration without a lease".to_owned())
-            })?;
-            in_flight.push(InFlight { activity, lease });
-        }
         let own = leases
             .iter()
             .find(|lease| lease.owner == scope.owner)
@@ -212,23 +212,11 @@ impl Found {
         Ok(Self {
             now: from_moment(now),
             own,
-            newest: newest_asked,
+            newest,
             last_generation: last_generation.map(read_generation).transpose()?,
             held,
             in_flight,
         })
-    }
-
-    /// Of the owner's row alone.
-    pub(crate) fn of_own(own: Option<Lease>, now: Timestamp) -> Self {
-        Self {
-            now,
-            own,
-            newest: None,
-            last_generation: None,
-            held: Vec::new(),
-            in_flight: Vec::new(),
-        }
     }
 
     pub(crate) fn rows(&self) -> Rows<'_> {

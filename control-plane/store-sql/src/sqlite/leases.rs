@@ -19,11 +19,11 @@ use tidegate_core::time::Timestamp;
 use tidegate_store::durable::{DurableStoreError, LeaseReply, LeaseStore};
 
 use super::SqliteDurableStore;
-use crate::call::{Failure, Progress, run};
+use crate::call::{Progress, run};
 use crate::number::from_moment;
-use crate::rows::leases::{Found, LeaseNow, Scope, without_changes};
+use crate::rows::leases::{Scope, without_changes};
 pub(super) use hygiene::end_uncovered;
-use transaction::decide;
+use transaction::{decide, find};
 
 /// The present.
 const CLOCK: &str = "SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER)";
@@ -67,12 +67,7 @@ impl LeaseStore for SqliteDurableStore {
             &self.writer,
             self.limits.call,
             async |connection: &mut SqliteConnection, progress: &Progress| {
-                let scope = Scope {
-                    owner,
-                    eligible: &[],
-                    generation: None,
-                };
-                decide(connection, progress, &scope, |found| {
+                decide(connection, progress, &Scope::of(owner), |found| {
                     renew(found.own.as_ref(), asked, ttl_ms, found.now)
                 })
                 .await
@@ -115,7 +110,7 @@ impl LeaseStore for SqliteDurableStore {
             &self.readers,
             self.limits.call,
             async |connection: &mut SqliteConnection, _: &Progress| {
-                let found = read_own(connection, owner).await?;
+                let found = find(connection, &Scope::of(owner)).await?;
                 let answer = status(found.own.as_ref(), asked, found.now).cloned();
                 Ok(found.reply(answer))
             },
@@ -134,7 +129,7 @@ impl LeaseStore for SqliteDurableStore {
             &self.readers,
             self.limits.call,
             async |connection: &mut SqliteConnection, _: &Progress| {
-                read_own(connection, owner).await
+                find(connection, &Scope::of(owner)).await
             },
         )
         .await?;
@@ -248,27 +243,6 @@ impl LeaseStore for SqliteDurableStore {
         )
         .await
     }
-}
-
-/// The owner's row that has not ended, and the present.
-async fn read_own(connection: &mut SqliteConnection, owner: OwnerHash) -> Result<Found, Failure> {
-    let row: Option<LeaseNow> = sqlx::query_as(
-        "SELECT id, owner, key_id, provider, connection, generation, seq, acquired_at, renewed_at,
-                expires_at, ended_at, end_reason,
-                CAST(unixepoch('subsec') * 1000 AS INTEGER) AS now
-         FROM leases WHERE owner = ?1 AND ended_at IS NULL",
-    )
-    .bind(owner.to_string())
-    .fetch_optional(&mut *connection)
-    .await?;
-    let (own, now) = match row {
-        Some(row) => {
-            let (lease, now) = row.read()?;
-            (Some(lease), now)
-        }
-        None => (None, clock(connection).await?),
-    };
-    Ok(Found::of_own(own, now))
 }
 
 pub(super) async fn clock(connection: &mut SqliteConnection) -> Result<Timestamp, sqlx::Error> {

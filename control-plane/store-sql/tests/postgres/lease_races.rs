@@ -8,7 +8,7 @@ use tidegate_core::config::{ApiKey, Connection, Document, KeyScope};
 use tidegate_core::ids::{ConnectionId, KeyId, PlaneIncarnation, ProviderId};
 use tidegate_core::lease::{
     Acquire, ActivityName, Eligibility, Eligible, EndReason, Fence, FenceError, Grant, Lease,
-    LeaseError, LeaseId, OwnerHash,
+    LeaseError, LeaseId, Named, OwnerHash,
 };
 use tidegate_core::settings::LeaseSettings;
 use tidegate_store::durable::{ConfigurationStore as _, LeaseStore as _, SealedSecrets};
@@ -67,6 +67,18 @@ async fn fence(fixture: &OnPostgres, lease: &Lease) -> Result<Grant, FenceError>
     };
     let settings = LeaseSettings::default();
     fixture.store.fence(&asked, &settings).await.unwrap()
+}
+
+fn named(lease: &Lease) -> Named<'_> {
+    Named {
+        generation: lease.generation,
+        key: &lease.key,
+    }
+}
+
+async fn renew_lease(fixture: &OnPostgres, lease: &Lease) -> Result<Lease, LeaseError> {
+    let renewed = fixture.store.renew_lease(lease.owner, named(lease), TTL_MS);
+    renewed.await.unwrap().answer
 }
 
 async fn renew(fixture: &OnPostgres, lease: &Lease) -> Option<Grant> {
@@ -285,6 +297,133 @@ async fn a_registration_that_is_renewed_is_not_forgotten() {
         "{refused:?}"
     );
     assert_eq!(count(&fixture, "lease_activity").await, 1);
+}
+
+/// A row of owner `99…` on this connection.
+fn foreign_lease(connection: &str) -> String {
+    format!(
+        "INSERT INTO leases (id, owner, key_id, provider, connection, generation, acquired_at,
+             renewed_at, expires_at)
+         VALUES (decode(repeat('ab', 16), 'hex'), repeat('99', 32), 'k1', 'p', '{connection}', 1,
+             {NOW}, {NOW}, {NOW} + {TTL_MS})"
+    )
+}
+
+#[tokio::test]
+async fn who_is_second_to_a_free_connection_gets_the_next_one() {
+    let fixture = on_postgres().await;
+    let foreign = in_the_middle_of(&fixture, &foreign_lease("a")).await;
+    let lease = across(&fixture, foreign, ask(&fixture, 1, &["a", "b"])).await;
+    assert_eq!(lease.unwrap().connection.as_str(), "b");
+}
+
+#[tokio::test]
+async fn what_a_lease_left_that_came_and_went_meanwhile_keeps_others_away() {
+    let fixture = on_postgres().await;
+    let passing = format!(
+        "{};
+         INSERT INTO lease_activity VALUES
+             ('a', repeat('99', 32), 1, 1, 1, {NOW} + {TTL_MS});
+         UPDATE leases SET ended_at = {NOW}, end_reason = 'OWNER_EXIT'",
+        foreign_lease("a")
+    );
+    let foreign = in_the_middle_of(&fixture, &passing).await;
+    let refused = across(&fixture, foreign, ask(&fixture, 1, &["a"])).await;
+    assert!(
+        matches!(refused, Err(LeaseError::Capacity(_))),
+        "{refused:?}"
+    );
+    assert_eq!(count(&fixture, "lease_generations").await, 0);
+}
+
+#[tokio::test]
+async fn an_owner_that_asks_twice_at_once_has_one_lease_and_no_generation_twice() {
+    let fixture = on_postgres().await;
+    let owner = "repeat('01', 32)";
+    let counted = format!("INSERT INTO lease_generations VALUES ({owner}, 1)");
+    let foreign = in_the_middle_of(&fixture, &counted).await;
+    let lease = across(&fixture, foreign, ask(&fixture, 1, &["a"])).await;
+    assert_eq!(lease.unwrap().generation.number(), 2);
+}
+
+#[tokio::test]
+async fn a_lease_that_is_renewed_meanwhile_is_not_ended_as_overdue() {
+    let fixture = on_postgres().await;
+    ask(&fixture, 1, &["a"]).await.unwrap();
+    let overdue = format!("UPDATE leases SET expires_at = {NOW}");
+    fixture.sql(&overdue).await;
+    let renewing = format!("UPDATE leases SET expires_at = {NOW} + {TTL_MS}");
+    let foreign = in_the_middle_of(&fixture, &renewing).await;
+    let refused = across(&fixture, foreign, ask(&fixture, 2, &["a"])).await;
+    assert!(
+        matches!(refused, Err(LeaseError::Capacity(_))),
+        "{refused:?}"
+    );
+    assert_eq!(count(&fixture, "leases WHERE ended_at IS NULL").await, 1);
+}
+
+#[tokio::test]
+async fn a_renewal_that_meets_the_end_of_its_lease_extends_nothing() {
+    let ending = format!("ended_at = {NOW}, end_reason = 'OWNER_EXIT'");
+    let expiring = format!("expires_at = {NOW}");
+    for change in [ending, expiring] {
+        let fixture = on_postgres().await;
+        let lease = ask(&fixture, 1, &["a"]).await.unwrap();
+        let change = format!("UPDATE leases SET {change}");
+        let foreign = in_the_middle_of(&fixture, &change).await;
+        let renewed = across(&fixture, foreign, renew_lease(&fixture, &lease)).await;
+        assert_eq!(renewed, Err(LeaseError::FenceStale), "{change}");
+        assert_eq!(count(&fixture, "leases WHERE ended_at IS NULL").await, 0);
+    }
+}
+
+#[tokio::test]
+async fn a_renewal_that_comes_to_be_written_after_the_end_of_its_lease_extends_nothing() {
+    let fixture = on_postgres().await;
+    let lease = ask(&fixture, 1, &["a"]).await.unwrap();
+    let ends_soon = format!("UPDATE leases SET expires_at = {NOW} + 1000");
+    fixture.sql(&ends_soon).await;
+    let waits = "UPDATE leases SET renewed_at = renewed_at";
+    let mut foreign = in_the_middle_of(&fixture, waits).await;
+    let passes = async {
+        let end = "SELECT pg_sleep(1.001)";
+        foreign.execute(end).await.unwrap();
+        foreign.execute("COMMIT").await.unwrap();
+    };
+    let (renewed, ()) = tokio::join!(renew_lease(&fixture, &lease), passes);
+    assert_eq!(renewed, Err(LeaseError::FenceStale));
+}
+
+#[tokio::test]
+async fn a_release_that_meets_a_renewal_of_its_lease_ends_it_all_the_same() {
+    let fixture = on_postgres().await;
+    let lease = ask(&fixture, 1, &["a"]).await.unwrap();
+    let renewing = "UPDATE leases SET expires_at = expires_at + 60000";
+    let foreign = in_the_middle_of(&fixture, renewing).await;
+    let named = named(&lease);
+    let reason = EndReason::OwnerExit;
+    let release = fixture.store.release_lease(lease.owner, named, reason);
+    let released = across(&fixture, foreign, release).await;
+    let released = released.unwrap().answer.unwrap();
+    assert_eq!(released.expires_at, lease.expires_at.plus_ms(60_000));
+    assert_eq!(count(&fixture, "leases WHERE ended_at IS NULL").await, 0);
+}
+
+#[tokio::test]
+async fn nobody_makes_a_row_of_what_was_seen_long_ago() {
+    let fixture = on_postgres().await;
+    let open = |latest: &str| {
+        let open = format!(
+            "SELECT open_lease_v1(decode(repeat('ab', 16), 'hex'), repeat('99', 32), 'k1', 'p', 'a',
+                 1, true, {NOW}, {NOW}, {NOW} + {TTL_MS}, {NOW} + {latest})"
+        );
+        AssertSqlSafe(open)
+    };
+    let mut session = PgConnection::connect(&fixture.url).await.unwrap();
+    let error = session.execute(open("-1")).await.unwrap_err();
+    let error = error.into_database_error().unwrap();
+    assert_eq!(error.code().as_deref(), Some("40001"));
+    session.execute(open("60000")).await.unwrap();
 }
 
 #[tokio::test]

@@ -325,26 +325,29 @@ impl Table {
     /// Writes a row and holds the indexes against all rows.
     pub(super) fn write(&mut self, change: Change) {
         match change {
-            Change::End { lease, ended } => {
+            Change::End { lease, seen, ended } => {
                 let row = self.row(lease);
                 assert_eq!(row.ended, None, "a row ends once");
+                assert_eq!(row.expires_at, seen);
                 row.ended = Some(ended);
             }
             Change::Extend {
                 lease,
+                seen,
                 renewed_at,
                 expires_at,
             } => {
                 let row = self.row(lease);
                 assert_eq!(row.ended, None, "what ended does not last longer");
+                assert_eq!(row.expires_at, seen);
                 (row.renewed_at, row.expires_at) = (renewed_at, expires_at);
             }
-            Change::Count { owner, generation } => {
-                let before = self.last.insert(owner, generation);
-                assert!(before.is_none_or(|before| before < generation));
-            }
             Change::Forget(activity) => self.activity.retain(|stored| *stored != activity),
-            Change::Open(lease) => {
+            Change::Open { lease, begins } => {
+                if begins {
+                    let before = self.last.insert(lease.owner, lease.generation);
+                    assert!(before.is_none_or(|before| before < lease.generation));
+                }
                 let mut active = self.leases.iter().filter(|row| row.ended.is_none());
                 assert!(
                     active.all(|row| row.id != lease.id

@@ -1,6 +1,7 @@
 //! One command about leases: look, run the rule, write.
 
 use sqlx::SqliteConnection;
+use sqlx::sqlite::SqliteQueryResult;
 use tidegate_core::ids::ConnectionId;
 use tidegate_core::lease::{
     Change, Generation, Lease, LeaseId, LeaseName, OwnerHash, Step, Stored,
@@ -10,9 +11,7 @@ use tidegate_store::durable::{DurableStoreError, LeaseReply};
 use super::super::{Survives, begin};
 use crate::call::{Failure, Progress};
 use crate::number::{bits, moment};
-use crate::rows::leases::{
-    ActivityRow, Found, InFlightRows, LeaseRow, Scope, generation, id_bytes, sequence,
-};
+use crate::rows::leases::{Found, InFlightRow, LeaseRow, Scope, generation, id_bytes, sequence};
 use crate::rows::to_json;
 
 /// Runs a rule on the rows of a scope, and writes what it says.
@@ -34,7 +33,11 @@ pub(super) async fn decide<T: Stored>(
     Ok(found.reply_after(step.answer, &opened))
 }
 
-async fn find(connection: &mut SqliteConnection, scope: &Scope<'_>) -> Result<Found, Failure> {
+/// What stands, and when.
+pub(super) async fn find(
+    connection: &mut SqliteConnection,
+    scope: &Scope<'_>,
+) -> Result<Found, Failure> {
     let (name, eligible) = (scope.owner.to_string(), scope.connections());
     let names = to_json("names of connections", &eligible)?;
     let rows: Vec<LeaseRow> = sqlx::query_as(
@@ -48,19 +51,18 @@ async fn find(connection: &mut SqliteConnection, scope: &Scope<'_>) -> Result<Fo
     .fetch_all(&mut *connection)
     .await?;
     let leases = read_all(rows)?;
-    let rows: Vec<ActivityRow> = sqlx::query_as(
-        "SELECT connection, owner, generation, plane, number, until FROM lease_activity
-         WHERE connection IN (SELECT value FROM json_each(?1))",
+    let rows: Vec<InFlightRow> = sqlx::query_as(
+        "SELECT newest.*, plane, number, until
+         FROM lease_activity AS activity LEFT JOIN leases AS newest ON newest.seq = (
+             SELECT max(seq) FROM leases
+             WHERE owner = activity.owner AND generation = activity.generation
+                 AND connection = activity.connection)
+         WHERE activity.connection IN (SELECT value FROM json_each(?1))",
     )
     .bind(&names)
     .fetch_all(&mut *connection)
     .await?;
-    let (mut activities, mut newest) = (Vec::with_capacity(rows.len()), Vec::new());
-    for row in rows {
-        let activity = row.read()?;
-        newest.extend(newest_on(connection, activity.lease, &activity.connection).await?);
-        activities.push(activity);
-    }
+    let in_flight: Result<_, _> = rows.into_iter().map(InFlightRow::read).collect();
     let present: (i64, Option<i64>) = sqlx::query_as(
         "SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER),
                 (SELECT last FROM lease_generations WHERE owner = ?1)",
@@ -68,12 +70,11 @@ async fn find(connection: &mut SqliteConnection, scope: &Scope<'_>) -> Result<Fo
     .bind(&name)
     .fetch_one(&mut *connection)
     .await?;
-    let newest_asked = match scope.generation {
+    let newest = match scope.generation {
         Some(number) => newest_of(connection, scope.owner, number).await?,
         None => None,
     };
-    let in_flight = InFlightRows { activities, newest };
-    Ok(Found::new(scope, leases, in_flight, newest_asked, present)?)
+    Ok(Found::new(scope, leases, in_flight?, newest, present)?)
 }
 
 /// The newest row of a lease on a connection, over or not.
@@ -122,7 +123,7 @@ pub(super) async fn write(
     let mut opened = Vec::new();
     for change in changes {
         let written = match change {
-            Change::End { lease, ended } => {
+            Change::End { lease, ended, .. } => {
                 sqlx::query(
                     "UPDATE leases SET ended_at = ?2, end_reason = ?3
                      WHERE id = ?1 AND ended_at IS NULL",
@@ -137,6 +138,7 @@ pub(super) async fn write(
                 lease,
                 renewed_at,
                 expires_at,
+                ..
             } => {
                 sqlx::query(
                     "UPDATE leases SET renewed_at = ?2, expires_at = ?3
@@ -145,20 +147,6 @@ pub(super) async fn write(
                 .bind(id_bytes(*lease))
                 .bind(moment(*renewed_at))
                 .bind(moment(*expires_at))
-                .execute(&mut *connection)
-                .await?
-            }
-            Change::Count {
-                owner,
-                generation: number,
-            } => {
-                sqlx::query(
-                    "INSERT INTO lease_generations AS old (owner, last) VALUES (?1, ?2)
-                     ON CONFLICT (owner) DO UPDATE SET last = excluded.last
-                     WHERE old.last < excluded.last",
-                )
-                .bind(owner.to_string())
-                .bind(generation(*number))
                 .execute(&mut *connection)
                 .await?
             }
@@ -174,16 +162,40 @@ pub(super) async fn write(
                 .execute(&mut *connection)
                 .await?
             }
-            Change::Open(lease) => {
+            Change::Open { lease, begins } => {
+                if *begins {
+                    changed(&count(connection, lease.name()).await?)?;
+                }
                 opened.push((lease.id, open(connection, lease).await?));
                 continue;
             }
         };
-        if written.rows_affected() == 0 {
-            return Err(DurableStoreError::Refused("a lease changed meanwhile".to_owned()).into());
-        }
+        changed(&written)?;
     }
     Ok(opened)
+}
+
+fn changed(written: &SqliteQueryResult) -> Result<(), DurableStoreError> {
+    if written.rows_affected() == 0 {
+        let text = "a lease changed meanwhile".to_owned();
+        return Err(DurableStoreError::Refused(text));
+    }
+    Ok(())
+}
+
+/// The owner has had this generation.
+async fn count(
+    connection: &mut SqliteConnection,
+    name: LeaseName,
+) -> Result<SqliteQueryResult, sqlx::Error> {
+    sqlx::query(
+        "INSERT INTO lease_generations AS old (owner, last) VALUES (?1, ?2)
+         ON CONFLICT (owner) DO UPDATE SET last = excluded.last WHERE old.last < excluded.last",
+    )
+    .bind(name.owner.to_string())
+    .bind(generation(name.generation))
+    .execute(connection)
+    .await
 }
 
 /// Makes a row; its place in the order of rows.

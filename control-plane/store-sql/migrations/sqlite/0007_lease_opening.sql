@@ -1,0 +1,2 @@
+-- Nothing: one writer needs no function for what Postgres has one.
+SELECT 1;

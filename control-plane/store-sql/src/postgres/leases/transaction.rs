@@ -2,6 +2,9 @@
 //!
 //! A look is one statement without locks, so who is refused waits for nobody, and nobody for who is refused. Most
 //! commands change one row, with one statement too, which is its own transaction.
+//!
+//! Arrays are handed to these statements by `(SELECT $n)`. The planner cannot see how long they are then, so that a plan for
+//! all of them is as good as one for each, and it stops to plan at every call, which takes longer than the statement.
 
 use std::slice;
 
@@ -126,7 +129,8 @@ pub(super) async fn look(
              SELECT 'stands' AS what, id, owner, key_id, provider, connection, generation, seq,
                     acquired_at, renewed_at, expires_at, ended_at, end_reason,
                     NULL::bigint AS plane, NULL::bigint AS number, NULL::bigint AS until
-             FROM leases WHERE ended_at IS NULL AND (owner = $1 OR connection = ANY($2))
+             FROM leases
+             WHERE ended_at IS NULL AND (owner = $1 OR connection = ANY((SELECT $2)::text[]))
              UNION ALL
              SELECT 'in flight', newest.*, plane, number, until
              FROM lease_activity AS activity LEFT JOIN LATERAL (
@@ -136,7 +140,7 @@ pub(super) async fn look(
                  WHERE owner = activity.owner AND generation = activity.generation
                      AND connection = activity.connection
                  ORDER BY seq DESC LIMIT 1) AS newest ON true
-             WHERE activity.connection = ANY($2)
+             WHERE activity.connection = ANY((SELECT $2)::text[])
              UNION ALL
              (SELECT 'newest', id, owner, key_id, provider, connection, generation, seq,
                      acquired_at, renewed_at, expires_at, ended_at, end_reason, NULL, NULL, NULL
@@ -202,7 +206,8 @@ async fn end_all(connection: &mut PgConnection, ends: &[Change]) -> Result<u64, 
     let written = sqlx::query(
         "WITH ended AS MATERIALIZED (
              SELECT leases.seq, at, reason
-             FROM leases JOIN unnest($1::bytea[], $2::bigint[], $3::bigint[], $4::text[])
+             FROM leases JOIN unnest((SELECT $1::bytea[]), (SELECT $2::bigint[]),
+                     (SELECT $3::bigint[]), (SELECT $4::text[]))
                  AS ended (lease, seen, at, reason) ON id = lease
              WHERE ended_at IS NULL AND expires_at = seen
              ORDER BY leases.seq FOR UPDATE OF leases)

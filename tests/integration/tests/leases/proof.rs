@@ -21,9 +21,9 @@ use super::schedule::{Mischief, Mischiefs, Request};
 use super::stage::{Setup, Stage};
 
 const SECONDS: u64 = 60;
-/// More than connections, so that there are always some who wait; not by many, so that now and then one is free and a
-/// lease can move.
-const OWNERS: u8 = 6;
+/// More than connections, so that there are always some who wait; by one, so that now and then one is free and a lease can
+/// move.
+const OWNERS: u8 = 5;
 const CONNECTIONS: usize = 4;
 /// For so long a connection cools down that the upstream turns away.
 const COOLS: Duration = Duration::from_secs(2);

@@ -246,6 +246,7 @@ async fn a_changed_endpoint_is_asked_at_once() -> Result<()> {
 async fn a_poll_that_fails_changes_nothing() -> Result<()> {
     let world = world("headroom", true).await?;
     tells(&world, 50, 10);
+    session_becomes(&world, 0.5).await?;
     all_go_to(&world, "sk-one-b").await?;
     let elsewhere = format!("{}/elsewhere", world.two.base_url());
     let redirect = Mode::Status {

@@ -76,7 +76,7 @@ impl Contexts {
     pub(crate) fn write(&self, path: &Path) -> Result<(), Failure> {
         let fault = |error: String| Failure::Output(format!("{}: {error}", path.display()));
         let text = serde_saphyr::to_string(self).map_err(|error| fault(error.to_string()))?;
-        let folder = path.parent().unwrap_or(Path::new("."));
+        let folder = path.parent().unwrap_or_else(|| Path::new("."));
         fs::create_dir_all(folder).map_err(|error| fault(error.to_string()))?;
         let new = path.with_extension("new");
         let write = || -> std::io::Result<()> {

@@ -10,11 +10,11 @@ use tonic_types::StatusExt as _;
 
 use crate::fleet::{Fleet, Replica, eventually, within};
 
-fn of_kinds(kinds: &[&str]) -> Option<admin::EventFilter> {
-    Some(admin::EventFilter {
+fn of_kinds(kinds: &[&str]) -> admin::EventFilter {
+    admin::EventFilter {
         kinds: kinds.iter().map(ToString::to_string).collect(),
         ..admin::EventFilter::default()
-    })
+    }
 }
 
 impl Replica {
@@ -73,7 +73,7 @@ async fn changes_of_state_and_of_the_configuration_are_one_history() {
     one.open_breaker(7).await;
     one.patch_threshold(9).await;
     eventually("the breaker's event", async || {
-        !other.events(of_kinds(&["breaker"])).await.is_empty()
+        !other.events(Some(of_kinds(&["breaker"]))).await.is_empty()
     })
     .await;
     let all = other.events(None).await;
@@ -82,7 +82,7 @@ async fn changes_of_state_and_of_the_configuration_are_one_history() {
         all.is_sorted_by(|a, b| a.at_unix_ms >= b.at_unix_ms),
         "{all:?}"
     );
-    let changed = other.events(of_kinds(&["configuration"])).await;
+    let changed = other.events(Some(of_kinds(&["configuration"]))).await;
     assert_eq!(changed.len(), 2, "{changed:?}");
     assert_eq!(
         (changed[0].author.as_str(), changed[0].configuration_version),
@@ -131,7 +131,7 @@ async fn changes_of_state_and_of_the_configuration_are_one_history() {
     let later = other.admin().list_events(later).await.unwrap();
     assert!(later.into_inner().events.is_empty());
     let unknown = admin::ListEventsRequest {
-        filter: of_kinds(&["breaker", "braker"]),
+        filter: Some(of_kinds(&["breaker", "braker"])),
         ..admin::ListEventsRequest::default()
     };
     let refused = other.admin().list_events(unknown).await.unwrap_err();
@@ -146,7 +146,7 @@ async fn watchers_are_told_what_any_replica_did_and_only_what_they_want() {
     let (_fleet, [one, other]) = Fleet::with_replicas().await;
     one.patch_threshold(8).await;
     let mut all = other.watch_events(None).await;
-    let mut breakers = other.watch_events(of_kinds(&["breaker"])).await;
+    let mut breakers = other.watch_events(Some(of_kinds(&["breaker"]))).await;
     one.patch_threshold(2).await;
     let event = next(&mut all).await;
     assert_eq!(

@@ -8,6 +8,7 @@
 //! | open too many connections | they wait in the kernel's queue |
 
 mod io;
+mod version;
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -22,6 +23,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::task::TaskTracker;
 
 use crate::control_port::ControlPort;
@@ -58,13 +60,24 @@ where
     }
 }
 
+/// How connections are served.
+struct Builders {
+    http1: Builder<Tracked>,
+    /// Finds out itself.
+    either: Builder<Tracked>,
+}
+
 /// Accepts until the proxy stops.
 pub(crate) async fn accept<C: ControlPort>(
     shared: &Arc<Shared<C>>,
     listener: TcpListener,
     surface: Surface,
 ) {
-    let builder = Arc::new(builder(shared));
+    let either = builder(shared);
+    let builders = Arc::new(Builders {
+        http1: either.clone().http1_only(),
+        either,
+    });
     loop {
         let room = Arc::clone(shared.room(surface)).acquire_owned();
         let accepted = async {
@@ -80,10 +93,10 @@ pub(crate) async fn accept<C: ControlPort>(
         };
         match accepted {
             Ok((stream, peer)) => {
-                let (shared, builder) = (Arc::clone(shared), Arc::clone(&builder));
+                let (shared, builders) = (Arc::clone(shared), Arc::clone(&builders));
                 shared.tasks.clone().spawn(async move {
                     let _open = (Counted::new(&shared.metrics.connections), room);
-                    serve(&shared, &builder, stream, peer.ip(), surface).await;
+                    serve(&shared, &builders, stream, peer.ip(), surface).await;
                 });
             }
             Err(error) => {
@@ -119,7 +132,7 @@ fn builder<C: ControlPort>(shared: &Shared<C>) -> Builder<Tracked> {
 
 async fn serve<C: ControlPort>(
     shared: &Arc<Shared<C>>,
-    builder: &Builder<Tracked>,
+    builders: &Builders,
     stream: TcpStream,
     peer: IpAddr,
     surface: Surface,
@@ -128,6 +141,17 @@ async fn serve<C: ControlPort>(
         tracing::debug!(%error, "a connection was gone before it was served");
         return;
     }
+    // One of its own, since it is looked at whenever anything moves: all connections would take turns at the common one.
+    let stop = shared.stop.child_token();
+    let head_by = Instant::now() + shared.limits.head_time;
+    // In a box that is gone when the connection is served, which may be for minutes.
+    let first = Box::pin(timeout_at(head_by, version::is_http1(&stream)));
+    let builder = match stop.run_until_cancelled(first).await {
+        Some(Ok(Ok(true))) => &builders.http1,
+        Some(Ok(Ok(false))) => &builders.either,
+        // Nothing came in time, or never will.
+        Some(Ok(Err(_)) | Err(_)) | None => return,
+    };
     let asked = Arc::new(AtomicBool::new(false));
     let service = service_fn(|request: Request<Incoming>| {
         asked.store(true, Ordering::Relaxed);
@@ -142,9 +166,7 @@ async fn serve<C: ControlPort>(
     // Pinned to the stack it would be in this task twice: where it is made and where it is polled.
     let mut connection = Box::pin(builder.serve_connection(io, service));
     // hyper watches the time of a head only once it knows the HTTP version.
-    let mut silence = Some(Box::pin(tokio::time::sleep(shared.limits.head_time)));
-    // One of its own, since it is looked at whenever anything moves: all connections would take turns at the common one.
-    let stop = shared.stop.child_token();
+    let mut silence = Some(Box::pin(sleep_until(head_by)));
     let mut stopped = std::pin::pin!(stop.cancelled());
     let mut stopping = false;
     std::future::poll_fn(|context| {

@@ -216,7 +216,8 @@ impl<C: ControlPort> Life<C> {
             _counted: None,
             combo: false,
             any_local: false,
-            traces: Vec::new(),
+            // Most requests have one attempt, and keep it for as long as they stream.
+            traces: Vec::with_capacity(1),
             status: None,
             code: None,
             usage: None,

@@ -23,7 +23,7 @@ impl Family {
     pub(super) fn new(begun: Instant) -> Self {
         Self {
             begun,
-            sent: Mutex::default(),
+            sent: Mutex::new(Vec::with_capacity(1)),
             dismissed: AtomicBool::default(),
         }
     }

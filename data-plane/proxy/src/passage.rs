@@ -75,6 +75,8 @@ pub(crate) struct Passage {
     whole: VecDeque<Bytes>,
     whole_bytes: usize,
     ready: bool,
+    /// The upstream ended its stream inside an event whose beginning went on.
+    cut_short: bool,
     turn: Option<Turn>,
 }
 
@@ -87,6 +89,7 @@ impl Passage {
             whole: VecDeque::new(),
             whole_bytes: 0,
             ready: false,
+            cut_short: false,
             turn: None,
         }
     }
@@ -135,6 +138,7 @@ impl Passage {
 
     /// The upstream ended its stream. An event that lacks only its blank line counts and goes on as it is.
     pub(crate) fn finish(&mut self) {
+        self.cut_short |= self.scanner.is_inside();
         let (judge, ready, turn) = (&mut self.judge, &mut self.ready, &mut self.turn);
         let last = self.scanner.finish(&mut |event| {
             *ready |= judge.see(&event, None).ready && judge.error.is_none();
@@ -210,7 +214,7 @@ impl Passage {
 
     /// The client was handed the beginning of an event that will not be finished.
     pub(crate) fn is_inside(&self) -> bool {
-        self.scanner.is_inside()
+        self.cut_short || self.scanner.is_inside()
     }
 }
 

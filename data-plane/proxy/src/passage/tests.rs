@@ -5,6 +5,7 @@ use rstest::rstest;
 use tidegate_core::stream::{Watchdog, WatchdogLimits};
 
 use super::*;
+use crate::sse::MAX_EVENT_BYTES;
 
 /// What reached the client, and what was learned.
 fn pass(chunks: &[&[u8]], finish: bool) -> (Vec<u8>, End, Tokens, bool, bool) {
@@ -278,4 +279,15 @@ fn single_bytes_of_an_event_are_put_together() {
     let pieces: Vec<_> = std::iter::from_fn(|| passage.next()).collect();
     assert_eq!(pieces.concat(), event.as_bytes());
     assert!(pieces.len() <= 4, "{} pieces", pieces.len());
+}
+
+/// What is said to the client then begins with the blank line that the upstream owed.
+#[test]
+fn the_end_of_a_stream_inside_a_long_event_does_not_end_the_event() {
+    let mut passage = Passage::new(Dialect::Messages);
+    let line = format!("data: {}", "x".repeat(2 * MAX_EVENT_BYTES));
+    passage.take(Bytes::from(line));
+    assert!(passage.is_inside());
+    passage.finish();
+    assert!(passage.is_inside());
 }

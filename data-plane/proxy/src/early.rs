@@ -26,7 +26,7 @@
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -256,14 +256,12 @@ impl<C: ControlPort> Body for PromisedBody<C> {
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let this = self.get_mut();
         if let State::Waiting(waiting) = &mut this.state {
-            let Poll::Ready(answer) = Pin::new(&mut waiting.answer).poll(context) else {
-                let heartbeat = waiting.heartbeat.as_mut();
-                let event = heartbeat.and_then(|heartbeat| heartbeat.poll(context, None));
-                return match event {
-                    Some(event) => Poll::Ready(Some(Ok(Frame::data(event)))),
-                    None => Poll::Pending,
-                };
-            };
+            // The first one is due at once, also when the answer is there by now.
+            let heartbeat = waiting.heartbeat.as_mut();
+            if let Some(event) = heartbeat.and_then(|heartbeat| heartbeat.poll(context, None)) {
+                return Poll::Ready(Some(Ok(Frame::data(event))));
+            }
+            let answer = ready!(Pin::new(&mut waiting.answer).poll(context));
             // If it panicked, what it was about ended with it.
             this.state = State::Answering(answer.unwrap_or_else(|_panicked| this.failed()));
         }

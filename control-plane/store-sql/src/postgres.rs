@@ -150,6 +150,8 @@ fn session(base: PgConnectOptions, limit: Duration, name: &str) -> PgConnectOpti
     base.application_name(name).options([
         ("statement_timeout", limit.as_str()),
         ("idle_in_transaction_session_timeout", limit.as_str()),
+        // What one statement sees after another is relied upon (`open_lease_v1`), whatever the database has as default.
+        ("default_transaction_isolation", "read committed"),
     ])
 }
 
@@ -186,7 +188,21 @@ impl DurableStore for PgDurableStore {
 
 #[cfg(test)]
 mod tests {
-    use super::parse;
+    use std::time::Duration;
+
+    use super::{parse, session};
+
+    #[test]
+    fn sessions_do_not_depend_on_defaults_of_the_database() {
+        let options = session(parse("postgres://host/db").unwrap(), Duration::ZERO, "test");
+        let options = options.get_options().unwrap();
+        for expected in [
+            r"-c statement_timeout=1",
+            r"-c default_transaction_isolation=read\ committed",
+        ] {
+            assert!(options.contains(expected), "{options}");
+        }
+    }
 
     #[test]
     fn an_invalid_url_is_refused_without_being_repeated() {

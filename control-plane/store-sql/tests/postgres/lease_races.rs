@@ -379,19 +379,24 @@ async fn a_renewal_that_meets_the_end_of_its_lease_extends_nothing() {
 
 #[tokio::test]
 async fn a_renewal_that_comes_to_be_written_after_the_end_of_its_lease_extends_nothing() {
-    let fixture = on_postgres().await;
-    let lease = ask(&fixture, 1, &["a"]).await.unwrap();
-    let ends_soon = format!("UPDATE leases SET expires_at = {NOW} + 1000");
-    fixture.sql(&ends_soon).await;
-    let waits = "UPDATE leases SET renewed_at = renewed_at";
-    let mut foreign = in_the_middle_of(&fixture, waits).await;
-    let passes = async {
-        let end = "SELECT pg_sleep(1.001)";
-        foreign.execute(end).await.unwrap();
-        foreign.execute("COMMIT").await.unwrap();
-    };
-    let (renewed, ()) = tokio::join!(renew_lease(&fixture, &lease), passes);
-    assert_eq!(renewed, Err(LeaseError::FenceStale));
+    // The second one changes nothing, so that the row is as it was when the renewal gets it.
+    for waits in [
+        "UPDATE leases SET renewed_at = renewed_at",
+        "SELECT FROM leases FOR UPDATE",
+    ] {
+        let fixture = on_postgres().await;
+        let lease = ask(&fixture, 1, &["a"]).await.unwrap();
+        let ends_soon = format!("UPDATE leases SET expires_at = {NOW} + 1000");
+        fixture.sql(&ends_soon).await;
+        let mut foreign = in_the_middle_of(&fixture, waits).await;
+        let passes = async {
+            let end = "SELECT pg_sleep(1.001)";
+            foreign.execute(end).await.unwrap();
+            foreign.execute("COMMIT").await.unwrap();
+        };
+        let (renewed, ()) = tokio::join!(renew_lease(&fixture, &lease), passes);
+        assert_eq!(renewed, Err(LeaseError::FenceStale), "{waits}");
+    }
 }
 
 #[tokio::test]

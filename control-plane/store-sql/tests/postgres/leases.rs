@@ -8,17 +8,26 @@ use tidegate_core::lease::{
 use tidegate_core::settings::LeaseSettings;
 use tidegate_store::durable::{DurableStoreError, LeaseStore as _};
 use tidegate_store_sql::PgDurableStore;
+use tidegate_test_support::Postgres;
 
-use super::on_postgres;
+use super::{on_postgres, patient};
 
 async fn acquire(
     store: &PgDurableStore,
     owner: u8,
 ) -> Result<Result<Lease, LeaseError>, DurableStoreError> {
+    acquire_of(store, owner, "c").await
+}
+
+async fn acquire_of(
+    store: &PgDurableStore,
+    owner: u8,
+    connection: &str,
+) -> Result<Result<Lease, LeaseError>, DurableStoreError> {
     let key = KeyId::new("k1").unwrap();
     let eligible = [Eligible {
         provider: ProviderId::new("p").unwrap(),
-        connection: ConnectionId::new("c").unwrap(),
+        connection: ConnectionId::new(connection).unwrap(),
     }];
     let asked = Acquire {
         id: LeaseId(u128::from(owner)),
@@ -48,6 +57,29 @@ async fn a_lease_survives_the_death_of_the_server() {
     };
     let status = fixture.store.lease_status(lease.owner, named).await;
     assert_eq!(status.unwrap().answer, Ok(lease));
+}
+
+/// Pages of leases go on behind the bytes of the last one.
+#[tokio::test]
+async fn leases_are_listed_in_the_order_of_bytes_whatever_the_database_sorts_by() {
+    let postgres = Postgres::start().await.unwrap();
+    let create = "CREATE DATABASE sorted TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US'";
+    postgres.execute("postgres", create).await.unwrap();
+    let sort =
+        "SELECT name FROM (VALUES ('B'), ('a'), ('a-c'), ('ab')) AS names (name) ORDER BY name";
+    let of_database = postgres.execute("sorted", sort).await.unwrap();
+    let of_database: Vec<String> = of_database.into_iter().flatten().flatten().collect();
+    let of_bytes = ["B", "a", "a-c", "ab"];
+    assert_ne!(of_database, of_bytes, "the database sorts by bytes, too");
+    let url = postgres.url("sorted");
+    let store = PgDurableStore::open(&url, patient()).await.unwrap();
+    for (owner, connection) in (1..).zip(of_bytes) {
+        let lease = acquire_of(&store, owner, connection).await.unwrap();
+        lease.unwrap();
+    }
+    let (_, leases) = store.list_leases().await.unwrap();
+    let listed: Vec<&str> = leases.iter().map(|it| it.connection.as_str()).collect();
+    assert_eq!(listed, of_bytes);
 }
 
 #[tokio::test]

@@ -103,8 +103,8 @@ pub trait LeaseStore {
         version: u64,
     ) -> Result<u64, DurableStoreError>;
 
-    /// All leases that have not ended, overdue ones too, in the order of connections, of which each has one at most; and
-    /// the database's time.
+    /// All leases that have not ended, overdue ones too, in the order of the bytes of connections, whatever the
+    /// database sorts by; each has one at most. And the database's time.
     async fn list_leases(&self) -> Result<(Timestamp, Vec<Lease>), DurableStoreError>;
 
     /// Tidies up; nothing depends on it. Ends overdue leases, at most [`MAX_SWEPT_LEASES`], and deletes registrations past

@@ -97,7 +97,7 @@ pub(super) async fn list(
     let rows: Vec<LeaseRow> = sqlx::query_as(
         "SELECT id, owner, key_id, provider, connection, generation, seq, acquired_at, renewed_at,
                 expires_at, ended_at, end_reason
-         FROM leases WHERE ended_at IS NULL ORDER BY connection",
+         FROM leases WHERE ended_at IS NULL ORDER BY connection COLLATE \"C\"",
     )
     .fetch_all(connection)
     .await?;

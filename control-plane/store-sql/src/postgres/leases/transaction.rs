@@ -233,10 +233,16 @@ async fn write_one(connection: &mut PgConnection, change: &Change) -> Result<u64
             renewed_at,
             expires_at,
         } => {
+            // The clock is read once the row is locked: a condition of the update itself is not looked at again after a
+            // wait for another's lock that changed nothing, and would revive a lease that ended meanwhile.
             sqlx::query(
-                "UPDATE leases SET renewed_at = $3, expires_at = $4
-                 WHERE id = $1 AND ended_at IS NULL AND expires_at = $2
-                     AND expires_at > (extract(epoch FROM clock_timestamp()) * 1000)::bigint",
+                "WITH held AS MATERIALIZED (
+                     SELECT seq FROM leases
+                     WHERE id = $1 AND ended_at IS NULL AND expires_at = $2 FOR UPDATE)
+                 UPDATE leases SET renewed_at = $3, expires_at = $4
+                 FROM held
+                 WHERE leases.seq = held.seq
+                     AND leases.expires_at > (extract(epoch FROM clock_timestamp()) * 1000)::bigint",
             )
             .bind(id_bytes(*lease))
             .bind(moment(*seen))

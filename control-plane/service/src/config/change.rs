@@ -87,7 +87,8 @@ impl Published {
         self.change(terms, edit, summary).await
     }
 
-    /// Takes one thing out, unless others refer to it.
+    /// Takes one thing out, unless others refer to it, or it is the last key: without any, data planes that do not require
+    /// one let everybody in, which is for a whole document to say.
     pub(crate) async fn delete(
         &self,
         resource: &Resource,
@@ -102,10 +103,12 @@ impl Published {
                 Resource::Combo(name) => take(&mut document.combos, |it| it.name.as_str() == name),
                 Resource::Key(id) => take(&mut document.keys, |it| it.id.as_str() == id),
             };
-            if is_gone {
-                Ok(())
-            } else {
-                Err(ApplyError::Missing(resource.clone()))
+            match resource {
+                _ if !is_gone => Err(ApplyError::Missing(resource.clone())),
+                Resource::Key(_) if document.keys.is_empty() => {
+                    Err(ApplyError::Invalid(vec![last_key()]))
+                }
+                _ => Ok(()),
             }
         };
         self.change(terms, edit, |_| format!("{resource} deleted"))
@@ -204,6 +207,15 @@ fn newly_wrong(before: &[Violation], after: Vec<Violation>) -> Vec<Violation> {
             found.map(|place| known.swap_remove(place)).is_none()
         })
         .collect()
+}
+
+fn last_key() -> Violation {
+    Violation {
+        field: "keys".to_owned(),
+        message: "is the last key: without any, data planes serve everybody, unless they are started with \
+                  --require-api-key; make another key first, or apply a document without keys"
+            .to_owned(),
+    }
 }
 
 /// Takes out what fits; `false` when nothing does.

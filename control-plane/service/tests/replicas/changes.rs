@@ -109,11 +109,12 @@ async fn what_is_deleted_goes_with_its_secret_and_what_is_used_stays() {
         }],
         ..config::Combo::default()
     });
-    wanted.keys.push(config::ApiKey {
-        id: "k".to_owned(),
-        sha256: "1".repeat(64),
+    let key = |id: &str, digit: &str| config::ApiKey {
+        id: id.to_owned(),
+        sha256: digit.repeat(64),
         ..config::ApiKey::default()
-    });
+    };
+    wanted.keys = vec![key("k", "1"), key("last", "2")];
     let [one] = fleet.replicas_with(wanted).await;
     // The combo's step names it, and the provider has connections.
     for (kind, id) in [(Connection, "a2"), (Provider, ALPHA)] {
@@ -146,7 +147,15 @@ async fn what_is_deleted_goes_with_its_secret_and_what_is_used_stays() {
         let gone = one.delete(delete(kind, id)).await.unwrap_err();
         assert_eq!(gone.code(), Code::NotFound, "{id}");
     }
+    // Without the last key everybody would be served; a whole document may say so.
+    let refused = one.delete(delete(Key, "last")).await.unwrap_err();
+    assert_eq!(reason(&refused), "CP0001");
+    let details = refused.get_error_details();
+    let violation = &details.bad_request().unwrap().field_violations[0];
+    assert_eq!(violation.field, "keys");
+    assert!(violation.description.contains("--require-api-key"));
     let stored = fleet.durable.load_document().await.unwrap();
+    assert_eq!(stored.document.keys.len(), 1);
     let secrets: Vec<String> = stored
         .secrets
         .credentials

@@ -32,7 +32,8 @@ pub(crate) struct ConnectionArguments {
     #[arg(long, global = true, env = "TIDEGATE_CONTROL_PLANE")]
     pub(crate) control_plane: Option<http::Uri>,
 
-    /// File that holds the bearer token; else the variable `TIDEGATE_ADMIN_TOKEN` is used, else the context's file.
+    /// File that holds the bearer token; else the file of a context that is named is used, else the variable
+    /// `TIDEGATE_ADMIN_TOKEN`, else the file of the current context. A context's is only for the context's own address.
     #[arg(long, global = true, env = "TIDEGATE_ADMIN_TOKEN_FILE")]
     pub(crate) token_file: Option<PathBuf>,
 

@@ -1,13 +1,16 @@
 //! The channel to the control plane: what is said on the command line or in the environment, else by the context.
+//!
+//! A context's token is only ever shown to the context's own address. A context that is named goes before a token that
+//! happens to be in the environment, which goes before that of the current context.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use secrecy::SecretString;
 use tidegate_plane_client::endpoint::{self, Address, ChannelSettings, PlaneChannel, TlsSettings};
 use tidegate_proto::admin::v1::admin_service_client::AdminServiceClient;
 
 use crate::cli::ConnectionArguments;
-use crate::contexts::Contexts;
+use crate::contexts::{Context, Contexts};
 use crate::failure::Failure;
 
 /// The token's variable, used when no file is named.
@@ -53,16 +56,23 @@ pub(crate) fn connect(arguments: ConnectionArguments) -> Result<Client, Failure>
         timeout,
     } = arguments;
     let contexts = Contexts::read(Contexts::path().as_deref())?;
+    let is_named = context.is_some();
     let context = contexts.chosen(context.as_deref())?;
+    let own = own_address(context)?;
+    let control_plane = control_plane.unwrap_or_else(|| own.clone());
     let given = std::env::var(TOKEN_VARIABLE).ok();
     let given = given.filter(|token| !token.trim().is_empty());
-    let token = match (token_file, given) {
-        (Some(path), _) => Some(read(&path)?),
-        (None, Some(token)) => Some(token),
-        (None, None) => {
-            let path = context.and_then(|it| it.token_file.as_deref());
-            path.map(read).transpose()?
+    let is_own = control_plane == own;
+    let token = match token_from(token_file, given, context, is_named, is_own) {
+        TokenFrom::File(path) => Some(read(&path)?),
+        TokenFrom::Variable(token) => Some(token),
+        TokenFrom::Withheld(name) => {
+            eprintln!(
+                "note: the token of context {name} is for {own}, and is not shown to {control_plane}; use --token-file"
+            );
+            None
         }
+        TokenFrom::Nowhere => None,
     };
     let token = token
         .map(|token| token.trim().to_owned())
@@ -75,16 +85,6 @@ pub(crate) fn connect(arguments: ConnectionArguments) -> Result<Client, Failure>
             ..TlsSettings::default()
         }),
         None => None,
-    };
-    let control_plane = match control_plane {
-        Some(address) => address,
-        None => {
-            let address = context.and_then(|it| it.control_plane.as_deref());
-            let address = address.unwrap_or(DEFAULT_CONTROL_PLANE);
-            address
-                .parse()
-                .map_err(|error| Failure::Input(format!("{address}: {error}")))?
-        }
     };
     let settings = ChannelSettings {
         connect_timeout: timeout,
@@ -99,7 +99,109 @@ pub(crate) fn connect(arguments: ConnectionArguments) -> Result<Client, Failure>
     })
 }
 
+/// Where the token comes from.
+#[derive(Debug, PartialEq, Eq)]
+enum TokenFrom {
+    File(PathBuf),
+    /// The variable, which holds this.
+    Variable(String),
+    /// There is one of this context, for another address.
+    Withheld(String),
+    Nowhere,
+}
+
+/// `is_named`: the context is not just the current one. `is_own`: it is the context's address that is called.
+fn token_from(
+    file: Option<PathBuf>,
+    variable: Option<String>,
+    context: Option<&Context>,
+    is_named: bool,
+    is_own: bool,
+) -> TokenFrom {
+    let of_context = context.and_then(|it| Some((&it.name, it.token_file.clone()?)));
+    match (file, variable, of_context) {
+        (Some(file), _, _) => TokenFrom::File(file),
+        (None, _, Some((_, file))) if is_named && is_own => TokenFrom::File(file),
+        (None, Some(token), _) => TokenFrom::Variable(token),
+        (None, None, Some((_, file))) if is_own => TokenFrom::File(file),
+        (None, None, Some((name, _))) => TokenFrom::Withheld(name.clone()),
+        (None, None, None) => TokenFrom::Nowhere,
+    }
+}
+
+/// The address of a context, or where a control plane is when nobody says so.
+fn own_address(context: Option<&Context>) -> Result<http::Uri, Failure> {
+    let address = context.and_then(|it| it.control_plane.as_deref());
+    let address = address.unwrap_or(DEFAULT_CONTROL_PLANE);
+    address
+        .parse()
+        .map_err(|error| Failure::Input(format!("{address}: {error}")))
+}
+
 fn read(path: &Path) -> Result<String, Failure> {
     std::fs::read_to_string(path)
         .map_err(|error| Failure::Input(format!("{}: {error}", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn file(path: &str) -> TokenFrom {
+        TokenFrom::File(path.into())
+    }
+
+    #[rstest]
+    // What is said, the variable, whether the context is named, and whether its own address is called.
+    #[case::a_file_that_is_said_goes_first(Some("said"), Some("v"), true, true, file("said"))]
+    #[case::then_a_context_that_is_named(None, Some("v"), true, true, file("kept"))]
+    #[case::then_the_variable(None, Some("v"), false, true, TokenFrom::Variable("v".to_owned()))]
+    #[case::then_the_current_context(None, None, false, true, file("kept"))]
+    #[case::not_to_another_address(None, None, false, false, TokenFrom::Withheld("c".to_owned()))]
+    #[case::nor_if_it_is_named(None, None, true, false, TokenFrom::Withheld("c".to_owned()))]
+    #[case::there_the_variable_is(None, Some("v"), true, false, TokenFrom::Variable("v".to_owned()))]
+    #[case::or_what_is_said(Some("said"), None, true, false, file("said"))]
+    fn a_token_of_a_context_is_only_for_its_address(
+        #[case] said: Option<&str>,
+        #[case] variable: Option<&str>,
+        #[case] is_named: bool,
+        #[case] is_own: bool,
+        #[case] expected: TokenFrom,
+    ) {
+        let context = Context {
+            name: "c".to_owned(),
+            control_plane: Some("http://a:1".to_owned()),
+            token_file: Some("kept".into()),
+            ca_file: None,
+        };
+        let variable = variable.map(str::to_owned);
+        let from = |context| {
+            let (said, variable) = (said.map(PathBuf::from), variable.clone());
+            token_from(said, variable, context, is_named, is_own)
+        };
+        assert_eq!(from(Some(&context)), expected);
+        let without = Context {
+            token_file: None,
+            ..context.clone()
+        };
+        assert_eq!(from(Some(&without)), from(None));
+    }
+
+    #[test]
+    fn an_address_is_the_same_however_it_is_written() {
+        let context = |address: Option<&str>| Context {
+            name: "c".to_owned(),
+            control_plane: address.map(str::to_owned),
+            token_file: None,
+            ca_file: None,
+        };
+        let own = |address| own_address(Some(&context(address))).unwrap();
+        let said = |address: &str| address.parse::<http::Uri>().unwrap();
+        assert_eq!(own(Some("http://A:1")), said("http://a:1/"));
+        assert_eq!(own(None), said(DEFAULT_CONTROL_PLANE));
+        assert_ne!(own(Some("http://a:1")), said("https://a:1"));
+        assert!(own_address(Some(&context(Some("not an address")))).is_err());
+    }
 }

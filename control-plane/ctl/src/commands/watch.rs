@@ -1,14 +1,28 @@
 //! `tidegatectl watch`: one line for each event, or one JSON object or YAML document.
 
+mod known;
+
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use tidegate_proto::admin::v1::watch_events_response::What;
 use tidegate_proto::admin::v1::{Event, EventFilter, WatchEventsRequest};
-use tonic::Status;
+use tonic::{Code, Status};
 
+use super::get::history;
 use crate::cli::{EventArguments, Output, WatchArguments};
 use crate::connect::Client;
 use crate::failure::Failure;
 use crate::output::{moment, moment_value, print_value, printable, write_line};
+
+use known::Known;
+
+/// Before a watch that ended is begun anew.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+/// The longest such pause.
+const MAX_PAUSE: Duration = Duration::from_secs(5);
+/// Most events that are read after a gap: a page.
+const MAX_RECENT: u32 = 1_000;
 
 /// The filter that arguments say.
 pub(crate) fn filter(arguments: EventArguments) -> EventFilter {
@@ -19,39 +33,133 @@ pub(crate) fn filter(arguments: EventArguments) -> EventFilter {
     }
 }
 
-/// Shows events until interrupted, or as many as were asked for.
+/// Shows events until interrupted, or as many as were asked for. A watch that ends, as each does after some minutes, is begun
+/// anew, and what was stored meanwhile is read; only the first beginning, and a refusal, fail.
 pub(crate) async fn run(
     client: &mut Client,
     arguments: WatchArguments,
     output: Output,
 ) -> Result<(), Failure> {
-    let WatchArguments {
-        filter: wanted,
-        count,
-    } = arguments;
-    let mut left = count;
-    let (service, limit) = client.endless();
-    let begun = service.watch_events(WatchEventsRequest {
-        filter: Some(filter(wanted)),
-    });
-    let late = || Status::deadline_exceeded("the watch did not begin in time");
-    let begun = tokio::time::timeout(limit, begun).await;
-    let mut events = begun.map_err(|_elapsed| late())??.into_inner();
-    while left != Some(0) {
-        let Some(message) = events.message().await? else {
-            return Err(Status::unavailable("the watch was ended by the control plane").into());
-        };
-        match message.what {
-            Some(What::Event(event)) => {
-                show(&event, output)?;
-                left = left.map(|left| left.saturating_sub(1));
+    let mut watch = Watch {
+        client,
+        filter: filter(arguments.filter),
+        output,
+        left: arguments.count,
+        known: Known::default(),
+        has_begun: false,
+        pause: FIRST_PAUSE,
+    };
+    loop {
+        let ended = watch.follow().await;
+        match ended {
+            Err(failure) if watch.has_begun && may_pass(&failure) => {
+                if watch.pause > FIRST_PAUSE {
+                    eprintln!("note: the watch is interrupted, and tried again: {failure}");
+                }
+                tokio::time::sleep(watch.pause).await;
+                watch.pause = watch.pause.saturating_mul(2).min(MAX_PAUSE);
             }
-            Some(What::Lagged(lagged)) => show_missed(lagged.missed, output)?,
-            Some(What::Began(_)) if output.is_for_people() => write_line("watching")?,
-            Some(What::Began(_)) | None => {}
+            ended => return ended,
         }
     }
-    Ok(())
+}
+
+struct Watch<'a> {
+    client: &'a mut Client,
+    filter: EventFilter,
+    output: Output,
+    /// How many events are still to be shown.
+    left: Option<u64>,
+    known: Known,
+    has_begun: bool,
+    pause: Duration,
+}
+
+impl Watch<'_> {
+    /// One watch to its end.
+    async fn follow(&mut self) -> Result<(), Failure> {
+        let (service, limit) = self.client.endless();
+        let begun = service.watch_events(WatchEventsRequest {
+            filter: Some(self.filter.clone()),
+        });
+        let late = || Status::deadline_exceeded("the watch did not begin in time");
+        let begun = tokio::time::timeout(limit, begun).await;
+        let mut events = begun.map_err(|_elapsed| late())??.into_inner();
+        while self.left != Some(0) {
+            let Some(message) = events.message().await? else {
+                return Err(Status::unavailable("the watch was ended by the control plane").into());
+            };
+            match message.what {
+                Some(What::Event(event)) if self.known.was_filled(&event) => {}
+                Some(What::Event(event)) => self.tell(event)?,
+                Some(What::Lagged(lagged)) => show_missed(lagged.missed, self.output)?,
+                Some(What::Began(_)) => self.begin().await?,
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything that is stored from now on is told. What was stored before is known the first time, and told later on.
+    async fn begin(&mut self) -> Result<(), Failure> {
+        if self.has_begun {
+            let listed = self.recent().await?;
+            if listed.len() >= usize::try_from(MAX_RECENT).unwrap_or(usize::MAX) {
+                eprintln!("note: more happened meanwhile: `tidegatectl get events` has it");
+            }
+            for event in self.known.news(listed) {
+                if self.left != Some(0) {
+                    self.tell(event)?;
+                }
+            }
+        } else {
+            let everything = EventFilter::default();
+            let newest = history::read(self.client, &everything, 0, 1).await?;
+            if let Some(newest) = newest.first() {
+                self.known.begin_at(newest.at_unix_ms);
+            }
+            for event in self.recent().await?.into_iter().rev() {
+                self.known.note(event);
+            }
+            self.has_begun = true;
+            if self.output.is_for_people() {
+                write_line("watching")?;
+            }
+        }
+        self.pause = FIRST_PAUSE;
+        Ok(())
+    }
+
+    /// What was stored lately, newest first.
+    async fn recent(&mut self) -> Result<Vec<Event>, Failure> {
+        history::read(self.client, &self.filter, self.known.since(), MAX_RECENT).await
+    }
+
+    fn tell(&mut self, event: Event) -> Result<(), Failure> {
+        show(&event, self.output)?;
+        self.known.note(event);
+        self.left = self.left.map(|left| left.saturating_sub(1));
+        Ok(())
+    }
+}
+
+/// Whether to try again may help.
+fn may_pass(failure: &Failure) -> bool {
+    match failure {
+        Failure::Refused(status) => !matches!(
+            status.code(),
+            Code::InvalidArgument
+                | Code::NotFound
+                | Code::Unauthenticated
+                | Code::PermissionDenied
+                | Code::Unimplemented
+        ),
+        Failure::Usage(_)
+        | Failure::Input(_)
+        | Failure::Output(_)
+        | Failure::Differs
+        | Failure::Closed => false,
+    }
 }
 
 fn show(event: &Event, output: Output) -> Result<(), Failure> {
@@ -119,6 +227,22 @@ pub(crate) fn as_value(event: &Event) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_an_operator_must_mend_is_not_tried_again() {
+        for (status, passes) in [
+            (Status::unavailable("x"), true),
+            (Status::resource_exhausted("x"), true),
+            (Status::cancelled("x"), true),
+            (Status::unauthenticated("x"), false),
+            (Status::permission_denied("x"), false),
+            (Status::invalid_argument("x"), false),
+        ] {
+            let code = status.code();
+            assert_eq!(may_pass(&status.into()), passes, "{code}");
+        }
+        assert!(!may_pass(&Failure::Closed));
+    }
 
     #[test]
     fn an_event_is_one_line_that_cannot_steer_a_terminal() {

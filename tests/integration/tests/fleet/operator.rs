@@ -260,6 +260,14 @@ async fn a_context_says_where_a_control_plane_is_and_where_its_token_is() -> Res
     assert!(named.status.success(), "{named:?}");
     assert!(ctl(&["context", "use", "good"]).await?.status.success());
     assert!(ctl(&["status"]).await?.status.success());
+    // A token is not shown to another address than that of its context.
+    let other = world.fleet.control_planes.get(1).context("a replica")?;
+    let other = format!("http://{}", other.grpc);
+    let elsewhere = ctl(&["status", "--control-plane", &other]).await?;
+    assert_eq!(elsewhere.status.code(), Some(77), "{elsewhere:?}");
+    assert!(elsewhere.stderr.contains("context good"), "{elsewhere:?}");
+    let given = ["status", "--control-plane", &other, "--token-file", token];
+    assert!(ctl(&given).await?.status.success());
     let stored = std::fs::read_to_string(&config)?;
     assert!(!stored.contains(ADMIN_TOKEN), "{stored}");
     let unknown = ctl(&["status", "--context", "nowhere"]).await?;

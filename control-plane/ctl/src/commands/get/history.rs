@@ -114,8 +114,11 @@ pub(crate) async fn read(
         found.truncate(limit_len);
         page_token = answer.next_page_token;
         if page_token.is_empty() || found.len() == limit_len {
-            break;
+            return Ok(found);
         }
     }
-    Ok(found)
+    Err(Failure::Output(format!(
+        "history was read for {MAX_PAGES} pages, and goes on; {} of {limit} events were found: ask for fewer, or with --since",
+        found.len()
+    )))
 }

@@ -16,6 +16,7 @@ use aws_lc_rs::digest::{Digest, SHA256, digest};
 use secrecy::{ExposeSecret as _, SecretString};
 use tidegate_core::config::key_hash;
 use tidegate_core::ids::KeyId;
+use tokio::sync::watch;
 
 use crate::config::Published;
 use crate::plane::Tokens;
@@ -82,6 +83,57 @@ pub(crate) struct Access {
     tokens: Arc<Digests>,
     config: Arc<Published>,
     metrics: Arc<Metrics>,
+}
+
+/// The right of a caller to look, for a call that goes on while the configuration changes. Tokens given at start stay as
+/// long as this replica runs; only a key may lose its scope, its hash or all of itself.
+#[derive(Debug)]
+pub(crate) struct Right {
+    /// Hash of the caller's key.
+    hash: Option<String>,
+    config: Arc<Published>,
+    versions: watch::Receiver<Option<u64>>,
+}
+
+impl Right {
+    /// As the configuration stands now.
+    pub(crate) fn to_read(caller: Caller, config: Arc<Published>) -> Result<Self, Denied> {
+        let versions = config.subscribe();
+        let hash = match caller {
+            Caller::Key(id) => {
+                let now = config.config().ok_or(Denied::Unknown)?;
+                let found = now.keys.iter().find(|(_, key)| key.id == id);
+                Some(found.ok_or(Denied::Unknown)?.0.clone())
+            }
+            Caller::Local | Caller::DataPlane | Caller::Operator | Caller::Reader => None,
+        };
+        Ok(Self {
+            hash,
+            config,
+            versions,
+        })
+    }
+
+    /// Waits until the right is gone. May be dropped and called again.
+    pub(crate) async fn is_lost(&mut self) -> Denied {
+        let Some(hash) = &self.hash else {
+            return std::future::pending().await;
+        };
+        loop {
+            let config = self.config.config();
+            let stands = config.as_ref().and_then(|it| it.key_by_hash(hash));
+            match stands {
+                None => return Denied::Unknown,
+                Some(stands) if !stands.may_read_management() => {
+                    return Denied::NotAllowed(missing(Need::Read));
+                }
+                Some(_) => {}
+            }
+            if self.versions.changed().await.is_err() {
+                return Denied::Unknown;
+            }
+        }
+    }
 }
 
 /// Digests of tokens, so that comparing takes the same time whatever is sent.

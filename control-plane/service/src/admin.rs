@@ -1,5 +1,6 @@
 //! What operators ask and do, over the same view and the same rules as decisions.
 
+mod audit;
 mod cooldowns;
 mod events;
 mod explain;
@@ -29,6 +30,7 @@ use crate::telemetry::metrics::Metrics;
 use crate::view::View;
 use crate::watch::Live;
 
+pub(crate) use audit::Operation;
 pub(crate) use events::{EventFilter, EventFilterError, NotRead, event};
 pub(crate) use explain::Question;
 pub(crate) use leases::lease_status;
@@ -36,7 +38,7 @@ pub(crate) use lists::transition;
 pub(crate) use page::{Page, PageError};
 pub(crate) use permits::{NotCleared, connections};
 pub(crate) use quotas::{Known, NotTaken};
-pub(crate) use reset::{Refused, Scope, Selection};
+pub(crate) use reset::{Outcome, Refused, Scope, Selection};
 
 /// Everything an operator may look at or change.
 #[derive(Debug)]

@@ -7,17 +7,19 @@
 //! **Stance:** fail-open. While the durable store is away nothing is told; what was appended meanwhile is told later.
 //! **Bound:** [`MAX_WATCHERS`] watchers; each may be [`BEHIND`] events behind, then it is told how many it missed.
 //! **Staleness:** what the writer of history takes, and [`EVERY`]. Of two replicas that append at the same time the later
-//! number may be seen first, so each look goes back [`LOOK_BACK`] rows; what was seen is not told again.
+//! number may be seen first, so each look goes back [`LOOK_BACK`] rows; what was seen is not told again. A row that this
+//! release cannot read is counted, and passed over.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_store::durable::{
-    DurableStore, DurableStoreError, EventMarks, EventPosition, EventRow, EventSource,
+    DurableStore, DurableStoreError, EventMarks, EventPosition, EventRow, EventSource, StoredEvent,
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, watch};
 
+use crate::telemetry::admin_metrics::AdminMetrics;
 use crate::telemetry::metrics::Metrics;
 
 /// How often is looked.
@@ -156,8 +158,12 @@ impl Events {
     async fn look(&self, seen: &mut Option<Seen>) -> Result<bool, LookError> {
         let Some(seen) = seen else {
             let marks = limited(self.durable.event_marks()).await?;
-            // What these numbers stand for was not seen, but is not to be told either.
-            *seen = Some(Seen::up_to(marks));
+            let mut first = Seen::looking_back_from(marks);
+            // What is stored by now is not told; a lower number that is stored only later is.
+            for row in limited(self.durable.events_after(first.begin_look(), ROWS)).await? {
+                first.is_new(&row.position);
+            }
+            *seen = Some(first);
             return Ok(false);
         };
         let rows = limited(self.durable.events_after(seen.begin_look(), ROWS)).await?;
@@ -165,6 +171,7 @@ impl Events {
         for row in rows {
             if seen.is_new(&row.position) {
                 told = true;
+                note_unreadable(&row, &self.metrics.admin);
                 // Nobody watches any more: then nobody need be told.
                 _ = self.sender.send(Arc::new(row));
             }
@@ -236,10 +243,10 @@ struct Seen {
 }
 
 impl Seen {
-    fn up_to(marks: EventMarks) -> Self {
+    fn looking_back_from(marks: EventMarks) -> Self {
         Self {
-            transitions: SeenRows::up_to(marks.transitions),
-            audit: SeenRows::up_to(marks.audit),
+            transitions: SeenRows::up_to(marks.transitions.saturating_sub(LOOK_BACK)),
+            audit: SeenRows::up_to(marks.audit.saturating_sub(LOOK_BACK)),
             news: 0,
         }
     }
@@ -266,6 +273,14 @@ impl Seen {
     /// So much was new that there may be more.
     fn is_crowded(&self) -> bool {
         u64::from(self.news).saturating_add(LOOK_BACK) >= u64::from(ROWS)
+    }
+}
+
+/// Says and counts that a row cannot be read, if it is so.
+pub(crate) fn note_unreadable(row: &EventRow, metrics: &AdminMetrics) {
+    if let StoredEvent::Unreadable { reason } = &row.event {
+        metrics.unreadable_events.inc();
+        tracing::warn!(position = ?row.position, reason, "an event cannot be read, and is passed over");
     }
 }
 

@@ -214,13 +214,16 @@ pub struct AuditEntry {
     pub at: Timestamp,
     /// Who.
     pub author: String,
-    /// What, as a fixed word: `save_document`.
+    /// What, as a fixed word: [`SAVE_DOCUMENT`], or that of [`HistoryStore::append_audit`].
     pub action: String,
     /// In words; never a secret.
     pub summary: String,
     /// The version of the document afterwards, where it changed.
     pub document_version: Option<u64>,
 }
+
+/// The action of a document that was saved.
+pub const SAVE_DOCUMENT: &str = "save_document";
 
 /// Longest author or summary that is kept, in bytes; the rest is cut off.
 pub const MAX_AUDIT_TEXT_BYTES: usize = 4_096;
@@ -271,6 +274,15 @@ pub trait HistoryStore {
         history: History,
         before: Timestamp,
     ) -> Result<u64, DurableStoreError>;
+
+    /// Appends what an administrator did besides the document: `action` is a fixed word, `summary` holds no secret. Texts are
+    /// cut to [`MAX_AUDIT_TEXT_BYTES`]. A repeat appends again.
+    async fn append_audit(
+        &self,
+        author: &str,
+        action: &'static str,
+        summary: &str,
+    ) -> Result<(), DurableStoreError>;
 
     /// The newest entries of the audit trail, newest first, at most `limit` and [`MAX_LIST_ROWS`].
     async fn list_audit(&self, limit: u32) -> Result<Vec<AuditEntry>, DurableStoreError>;

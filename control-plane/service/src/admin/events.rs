@@ -6,8 +6,11 @@ use tidegate_core::ids::{ConnectionId, ProviderId};
 use tidegate_core::time::Timestamp;
 use tidegate_proto::admin::v1 as proto;
 use tidegate_store::durable::{
-    DurableStoreError, EventPosition, EventQuery, EventRow, EventSource, MAX_LIST_ROWS, StoredEvent,
+    DurableStoreError, EventPosition, EventQuery, EventRow, EventSource, MAX_LIST_ROWS,
+    SAVE_DOCUMENT, StoredEvent,
 };
+
+use crate::events::note_unreadable;
 
 use super::Admin;
 use super::lists::transition;
@@ -19,8 +22,12 @@ const LIMIT: Duration = Duration::from_millis(500);
 const MAX_READS: u32 = 4;
 /// The kind of changes of the configuration.
 const CONFIGURATION: &str = "configuration";
+/// The kind of what operators did by hand besides.
+const OPERATION: &str = "operation";
+/// Kinds that are in the audit trail, and nowhere else.
+const AUDITED: [&str; 2] = [CONFIGURATION, OPERATION];
 /// All kinds there are.
-const KINDS: [&str; 13] = [
+const KINDS: [&str; 14] = [
     "breaker",
     "cooldown",
     "provider_cooldown",
@@ -34,6 +41,7 @@ const KINDS: [&str; 13] = [
     "refresh_failed",
     "inactive",
     CONFIGURATION,
+    OPERATION,
 ];
 
 /// Moment, 0 for transitions and 1 for the audit trail, number there; so that newer ones come first.
@@ -82,6 +90,29 @@ impl EventFilter {
         }
     }
 
+    /// The only source that has these kinds; none: both may have.
+    fn source(&self) -> Option<EventSource> {
+        let audited = |kind: &String| AUDITED.contains(&kind.as_str());
+        match (
+            self.kinds.is_empty(),
+            self.kinds.iter().filter(|kind| audited(kind)).count(),
+        ) {
+            (true, _) => None,
+            (false, 0) => Some(EventSource::Transitions),
+            (false, count) if count == self.kinds.len() => Some(EventSource::Audit),
+            (false, _) => None,
+        }
+    }
+
+    /// How many rows to read for so many events: of some kinds only, nobody knows how many rows they are among.
+    fn rows(&self, events: usize) -> u32 {
+        if self.kinds.is_empty() {
+            u32::try_from(events).map_or(MAX_LIST_ROWS, |rows| rows.min(MAX_LIST_ROWS))
+        } else {
+            MAX_LIST_ROWS
+        }
+    }
+
     /// Whether it lets the event through.
     pub(crate) fn takes(&self, event: &proto::Event) -> bool {
         let is_of_kind = self.kinds.is_empty() || self.kinds.contains(&event.kind);
@@ -112,18 +143,23 @@ impl Admin {
             let asked = EventQuery {
                 provider: filter.provider.as_ref(),
                 connection: filter.connection.as_ref(),
+                source: filter.source(),
                 since,
                 before,
             };
-            let read = self.durable.list_events(asked, MAX_LIST_ROWS);
+            // One more than fits says whether there is another page.
+            let lacking = page.size().saturating_sub(events.len()).saturating_add(1);
+            let limit = filter.rows(lacking);
+            let read = self.durable.list_events(asked, limit);
             let rows = match tokio::time::timeout(LIMIT, read).await {
                 Ok(rows) => rows?,
                 Err(_elapsed) => return Err(NotRead::Late),
             };
-            let was_last = rows.len() < usize::try_from(MAX_LIST_ROWS).unwrap_or(usize::MAX);
+            let was_last = rows.len() < usize::try_from(limit).unwrap_or(usize::MAX);
             for row in rows {
-                let event = event(&row);
-                if filter.takes(&event) {
+                note_unreadable(&row, &self.metrics.admin);
+                let taken = event(&row).filter(|event| filter.takes(event));
+                if let Some(event) = taken {
                     if events.len() == page.size() {
                         return Ok((events, page.token(&key(&before))));
                     }
@@ -160,9 +196,9 @@ fn position(key: &EventKey) -> EventPosition {
     }
 }
 
-/// An event for people.
-pub(crate) fn event(row: &EventRow) -> proto::Event {
-    match &row.event {
+/// An event for people; none of a row that this release cannot read.
+pub(crate) fn event(row: &EventRow) -> Option<proto::Event> {
+    Some(match &row.event {
         StoredEvent::Transition(it) => {
             let proto::Transition {
                 at_unix_ms,
@@ -188,18 +224,25 @@ pub(crate) fn event(row: &EventRow) -> proto::Event {
         }
         StoredEvent::Audit(entry) => proto::Event {
             at_unix_ms: entry.at.0,
-            kind: CONFIGURATION.to_owned(),
+            kind: if entry.action == SAVE_DOCUMENT {
+                CONFIGURATION.to_owned()
+            } else {
+                OPERATION.to_owned()
+            },
             description: entry.summary.clone(),
             author: entry.author.clone(),
             configuration_version: entry.document_version,
             ..proto::Event::default()
         },
-    }
+        StoredEvent::Unreadable { .. } => return None,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
+
+    use tidegate_store::durable::AuditEntry;
 
     use super::*;
 
@@ -237,6 +280,47 @@ mod tests {
             happened("configuration", "", ""),
         ];
         assert_eq!(all.map(|event| filter.takes(&event)), taken);
+    }
+
+    #[rstest]
+    #[case::all(&[], None, 3)]
+    #[case::of_the_audit_trail(&["configuration", "operation"], Some(EventSource::Audit), MAX_LIST_ROWS)]
+    #[case::transitions(&["lock", "breaker"], Some(EventSource::Transitions), MAX_LIST_ROWS)]
+    #[case::of_both(&["lock", "operation"], None, MAX_LIST_ROWS)]
+    fn only_what_may_hold_the_kinds_is_read(
+        #[case] kinds: &[&str],
+        #[case] source: Option<EventSource>,
+        #[case] rows: u32,
+    ) {
+        let filter = EventFilter {
+            kinds: kinds.iter().map(ToString::to_string).collect(),
+            ..EventFilter::default()
+        };
+        assert_eq!((filter.source(), filter.rows(3)), (source, rows));
+        assert_eq!(filter.rows(usize::MAX), MAX_LIST_ROWS);
+    }
+
+    #[test]
+    fn a_row_that_cannot_be_read_is_no_event_and_what_operators_did_has_its_kind() {
+        let row = |event| EventRow {
+            position: EventPosition::END,
+            event,
+        };
+        let unreadable = StoredEvent::Unreadable {
+            reason: "unknown kind".to_owned(),
+        };
+        assert_eq!(event(&row(unreadable)), None);
+        for (action, kind) in [(SAVE_DOCUMENT, "configuration"), ("reset", "operation")] {
+            let entry = AuditEntry {
+                at: Timestamp(1),
+                author: "admin".to_owned(),
+                action: action.to_owned(),
+                summary: "what".to_owned(),
+                document_version: None,
+            };
+            let told = event(&row(StoredEvent::Audit(entry))).map(|it| it.kind);
+            assert_eq!(told.as_deref(), Some(kind));
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! its siblings locked.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use tidegate_core::config::Config;
 use tidegate_core::ids::{ConnectionId, ModelId, ProviderId, Shard};
@@ -52,6 +53,28 @@ pub(crate) struct Selection {
     pub(crate) provider: Option<ProviderId>,
     pub(crate) connection: Option<ConnectionId>,
     pub(crate) model: Option<ModelId>,
+}
+
+impl fmt::Display for Selection {
+    /// Such as `cooldowns of connection c1`.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self.scope {
+            Scope::Breakers => "breakers",
+            Scope::Cooldowns => "cooldowns",
+            Scope::Lockouts => "lockouts",
+            Scope::All => "everything",
+        })?;
+        if let Some(provider) = &self.provider {
+            write!(formatter, " of provider {provider}")?;
+        }
+        if let Some(connection) = &self.connection {
+            write!(formatter, " of connection {connection}")?;
+        }
+        if let Some(model) = &self.model {
+            write!(formatter, " of model {model}")?;
+        }
+        Ok(())
+    }
 }
 
 /// What a reset did.

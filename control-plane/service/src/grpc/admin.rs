@@ -16,7 +16,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
 
-use crate::admin::{Admin, Question, Refused, Scope, Selection, transition};
+use crate::access::Right;
+use crate::admin::{Admin, Operation, Outcome, Question, Refused, Scope, Selection, transition};
 use crate::config::Current;
 use crate::config::apply::{Wanted, WantedSecrets};
 use crate::watch::{Plane, freshness};
@@ -183,7 +184,14 @@ impl AdminService for AdminApi {
         let (caller, request) = (caller(&request), request.into_inner());
         let current = self.current()?;
         let ended = lists::end_lease(&self.admin, &current, &request).await?;
-        tracing::info!(%caller, connection = %request.connection, any = ended.ended.is_some(), "an operator ended a lease");
+        if let Some(ended) = &ended.ended {
+            let (connection, generation) = (&ended.connection, ended.generation);
+            let summary =
+                format!("lease of connection {connection} ended, generation {generation}");
+            self.admin
+                .audit(&caller, Operation::EndLease, &summary)
+                .await;
+        }
         Ok(Response::new(ended))
     }
 
@@ -203,7 +211,12 @@ impl AdminService for AdminApi {
         let (caller, request) = (caller(&request), request.into_inner());
         let current = self.current()?;
         let done = lists::clear_permits(&self.admin, &current, &request).await?;
-        tracing::info!(%caller, connection = %request.connection, count = done.cleared, "an operator cleared permits");
+        let summary = format!(
+            "permits of connection {} forgotten, {} were out",
+            request.connection, done.cleared
+        );
+        let operation = Operation::ClearPermits;
+        self.admin.audit(&caller, operation, &summary).await;
         Ok(Response::new(done))
     }
 
@@ -221,9 +234,10 @@ impl AdminService for AdminApi {
         &self,
         request: Request<proto::WatchEventsRequest>,
     ) -> Result<Response<Self::WatchEventsStream>, Status> {
+        let right = Right::to_read(caller(&request), Arc::clone(&self.admin.config))?;
         let (filter, watcher) = events::watch(&self.admin, request.into_inner()).await?;
         let (sender, receiver) = mpsc::channel(events::QUEUE);
-        let feed = events::feed(filter, watcher, sender);
+        let feed = events::feed(filter, watcher, right, sender);
         self.tasks
             .spawn(self.drain.clone().run_until_cancelled_owned(feed));
         Ok(Response::new(ReceiverStream::new(receiver)))
@@ -304,17 +318,12 @@ impl AdminService for AdminApi {
             model: name("model", &request.model, ModelId::new)?,
         };
         let current = self.current()?;
-        let outcome = self
-            .admin
-            .reset(&current.config, &selection)
-            .await
-            .map_err(refused)?;
-        tracing::info!(
-            %caller,
-            ?selection,
-            count = outcome.count,
-            "an operator reset states"
-        );
+        let outcome = self.admin.reset(&current.config, &selection).await;
+        if let Some(count) = reset_count(&outcome) {
+            let summary = format!("{selection} reset, {count} changed");
+            self.admin.audit(&caller, Operation::Reset, &summary).await;
+        }
+        let outcome = outcome.map_err(refused)?;
         Ok(Response::new(proto::ResetResponse {
             reset_count: outcome.count,
             checkpointed: !outcome.unsaved,
@@ -440,6 +449,19 @@ fn scope(scope: i32) -> Result<Scope, Status> {
         Ok(proto::ResetScope::Lockouts) => Ok(Scope::Lockouts),
         Ok(proto::ResetScope::All) => Ok(Scope::All),
         Err(_unknown) => Err(Refusal::InvalidRequest.status("scope is not known")),
+    }
+}
+
+/// How much a reset changed, also one that failed on its way; none: it was refused before.
+fn reset_count(outcome: &Result<Outcome, Refused>) -> Option<u32> {
+    match outcome {
+        Ok(outcome) => Some(outcome.count),
+        Err(Refused::Interrupted { done, .. } | Refused::RetriesKept { done, .. }) => {
+            Some(*done).filter(|done| *done > 0)
+        }
+        Err(Refused::NoProvider(_) | Refused::NoConnection(_) | Refused::BreakerOfConnection) => {
+            None
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use tidegate_proto::admin::v1 as proto;
 use tokio::sync::mpsc;
 use tonic::Status;
 
+use crate::access::Right;
 use crate::admin::{Admin, EventFilter, EventFilterError, NotRead, event};
 use crate::events::{NotWatched, Told, Watcher};
 
@@ -77,10 +78,11 @@ pub(super) async fn watch(
     Ok((filter, watcher))
 }
 
-/// Tells a watcher what happens, until it goes.
+/// Tells a watcher what happens, until it goes, or its key may no longer look.
 pub(super) async fn feed(
     filter: EventFilter,
     mut watcher: Watcher,
+    mut right: Right,
     told: mpsc::Sender<Result<proto::WatchEventsResponse, Status>>,
 ) {
     use proto::watch_events_response::What;
@@ -94,12 +96,17 @@ pub(super) async fn feed(
         }
         let next = tokio::select! {
             next = watcher.next() => next,
+            denied = right.is_lost() => {
+                // Who is gone need not be told.
+                _ = told.send(Err(denied.into())).await;
+                return;
+            }
             () = told.closed() => return,
         };
         what = match next {
             None => return,
             Some(Told::Missed(missed)) => Some(What::Lagged(proto::WatchLagged { missed })),
-            Some(Told::Event(row)) => Some(event(&row))
+            Some(Told::Event(row)) => event(&row)
                 .filter(|event| filter.takes(event))
                 .map(What::Event),
         };

@@ -33,6 +33,10 @@ pub(crate) struct AdminMetrics {
     pub(crate) event_watchers: Gauge<i64, AtomicI64>,
     /// Events that a watcher took too long for.
     pub(crate) missed_events: Counter,
+    /// Events that this release cannot read, such as kinds of a later one.
+    pub(crate) unreadable_events: Counter,
+    /// What operators did that is not in the audit trail.
+    pub(crate) unaudited: Counter,
 }
 
 impl AdminMetrics {
@@ -51,6 +55,16 @@ impl AdminMetrics {
             "missed_events",
             "Events that watchers of events took too long for",
             self.missed_events.clone(),
+        );
+        registry.register(
+            "unreadable_events",
+            "Events that this release cannot read and does not tell",
+            self.unreadable_events.clone(),
+        );
+        registry.register(
+            "unaudited_operations",
+            "What operators did that could not be written into the audit trail",
+            self.unaudited.clone(),
         );
         for reason in [DeniedCall::Unknown, DeniedCall::NotAllowed] {
             self.denied.get_or_create(&ReasonLabel { reason }).inc_by(0);

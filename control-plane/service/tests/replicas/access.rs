@@ -9,6 +9,7 @@ use secrecy::SecretString;
 use tidegate_control::plane::Tokens;
 use tidegate_core::config::key_hash;
 use tidegate_plane_client::endpoint::{Address, ChannelSettings, channel};
+use tidegate_proto::admin::v1 as admin;
 use tidegate_proto::config::v1 as config;
 use tonic::Code;
 use tonic::body::Body;
@@ -185,6 +186,15 @@ async fn api_keys_administer_as_their_scopes_say_and_as_the_configuration_stands
             assert_eq!(code, expected, "{path} with {token}");
         }
     }
+    let mut request = tonic::Request::new(admin::WatchEventsRequest::default());
+    let bearer = "Bearer sk-boss".parse().unwrap();
+    request.metadata_mut().insert("authorization", bearer);
+    let mut watch = replica
+        .admin()
+        .watch_events(request)
+        .await
+        .unwrap()
+        .into_inner();
     // A key that is gone opens nothing.
     wanted.keys.remove(0);
     open.apply(apply_request(wanted)).await.unwrap();
@@ -193,6 +203,14 @@ async fn api_keys_administer_as_their_scopes_say_and_as_the_configuration_stands
         call(&replica.channel, path, Some("sk-boss")).await == Code::Unauthenticated
     })
     .await;
+    // What it watches ends, too.
+    let ended = loop {
+        match within("the end of the watch", watch.message()).await {
+            Ok(Some(_)) => {}
+            ended => break ended,
+        }
+    };
+    assert_eq!(ended.unwrap_err().code(), Code::Unauthenticated);
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ use tidegate_proto::config::v1 as config;
 use tidegate_proto::lease::v1 as lease;
 use tidegate_proto::lease::v1::lease_service_client::LeaseServiceClient;
 use tidegate_proto::routing::v1::decide_response::Step;
+use tidegate_store::durable::SAVE_DOCUMENT;
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
@@ -151,6 +152,23 @@ async fn what_cools_is_listed_with_why_and_until_a_reset() {
         cooldowns(&other).await.is_empty()
     })
     .await;
+    let reset = "cooldowns of connection a1 reset, 1 changed";
+    let expected = [("reset".to_owned(), reset.to_owned())];
+    assert_eq!(operations(&fleet).await, expected);
+    let request = admin::ListEventsRequest {
+        filter: Some(admin::EventFilter {
+            kinds: vec!["operation".to_owned()],
+            ..admin::EventFilter::default()
+        }),
+        ..admin::ListEventsRequest::default()
+    };
+    let events = other.admin().list_events(request).await.unwrap();
+    let events = events.into_inner().events;
+    assert_eq!(events.len(), 1, "{events:?}");
+    assert_eq!(
+        (events[0].author.as_str(), events[0].description.as_str()),
+        ("local", reset)
+    );
 }
 
 fn leasing() -> config::Document {
@@ -179,6 +197,16 @@ async fn acquire(replica: &Replica, owner: u8) -> lease::acquire_response::Answe
     };
     let answer = client.acquire(request).await.unwrap();
     answer.into_inner().answer.unwrap()
+}
+
+/// What operators did by hand, newest first.
+async fn operations(fleet: &Fleet) -> Vec<(String, String)> {
+    let audit = fleet.durable.list_audit(100).await.unwrap();
+    let by_hand = audit.into_iter().filter(|it| it.action != SAVE_DOCUMENT);
+    by_hand
+        .inspect(|it| assert_eq!(it.author, "local"))
+        .map(|it| (it.action, it.summary))
+        .collect()
 }
 
 async fn leases(replica: &Replica) -> Vec<admin::LeaseStatus> {
@@ -231,6 +259,9 @@ async fn leases_are_listed_without_their_owners_and_ended_by_hand() {
     assert_eq!(end(1).await, Some("c1".to_owned()));
     assert_eq!(end(0).await, None, "there is none any more");
     assert_eq!(leases(&one).await.len(), 1);
+    let told = operations(&fleet).await;
+    let ended = "lease of connection c1 ended, generation 1";
+    assert_eq!(told, [("end_lease".to_owned(), ended.to_owned())]);
     // Somebody else gets it, and its former owner has lost it.
     assert!(matches!(acquire(&one, 0xcc).await, Answer::Lease(_)));
     let mut client = LeaseServiceClient::new(one.channel.clone());
@@ -304,6 +335,9 @@ async fn permits_are_listed_with_their_holders_and_forgotten_by_hand() {
     let refused = one.admin().clear_permits(clear).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable);
     assert!(pools(&one).await[0].stale);
+    let forgotten = "permits of connection a1 forgotten, 2 were out";
+    let expected = [("clear_permits".to_owned(), forgotten.to_owned())];
+    assert_eq!(operations(&fleet).await, expected);
 }
 
 #[tokio::test]

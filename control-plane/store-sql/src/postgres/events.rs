@@ -11,23 +11,25 @@ use crate::number::{count, moment};
 use crate::rows::events::{AnyEventRow, read_events, source_number};
 use crate::rows::{list_limit, plain_version};
 
-/// A page of events. Each branch reads no more than the page along its index.
+/// A page of events. Each branch reads no more than the page along its index, of which there is one for each way to choose
+/// transitions; a branch that is not asked for is not begun.
 macro_rules! page_of {
-    ($provider:literal) => {
+    ($chosen:literal) => {
         concat!(
             "SELECT source, seq, at, body, author, action, summary, document_version FROM (
                  (SELECT 0::integer AS source, seq, at, body::text AS body, ''::text AS author, ''::text AS action,
                          ''::text AS summary, NULL::bigint AS document_version
                   FROM transitions
                   WHERE at >= $1 AND at <= $2 AND (at, 0::integer, seq) < ($2, $3, $4) AND ",
-            $provider,
-            " AND ($6::text IS NULL OR connection = $6)
+            $chosen,
+            " AND ($8::integer IS NULL OR $8 = 0)
                   ORDER BY at DESC, seq DESC LIMIT $7)
                  UNION ALL
                  (SELECT 1::integer, seq, at, NULL::text, author, action, summary, document_version
                   FROM admin_audit
                   WHERE at >= $1 AND at <= $2 AND (at, 1::integer, seq) < ($2, $3, $4)
                     AND $5::text IS NULL AND $6::text IS NULL
+                    AND ($8::integer IS NULL OR $8 = 1)
                   ORDER BY at DESC, seq DESC LIMIT $7)
              ) AS page
              ORDER BY at DESC, source DESC, seq DESC LIMIT $7"
@@ -35,8 +37,10 @@ macro_rules! page_of {
     };
 }
 
-const PAGE_OF_ALL: &str = page_of!("$5::text IS NULL");
-const PAGE_OF_PROVIDER: &str = page_of!("provider = $5");
+const PAGE_OF_ALL: &str = page_of!("$5::text IS NULL AND $6::text IS NULL");
+const PAGE_OF_PROVIDER: &str = page_of!("provider = $5 AND $6::text IS NULL");
+const PAGE_OF_CONNECTION: &str = page_of!("connection = $6 AND $5::text IS NULL");
+const PAGE_OF_BOTH: &str = page_of!("connection = $6 AND provider = $5");
 
 #[async_trait]
 impl EventStore for PgDurableStore {
@@ -48,12 +52,15 @@ impl EventStore for PgDurableStore {
         let EventQuery {
             provider,
             connection,
+            source,
             since,
             before,
         } = asked;
-        let query = match provider {
-            None => PAGE_OF_ALL,
-            Some(_) => PAGE_OF_PROVIDER,
+        let query = match (provider, connection) {
+            (None, None) => PAGE_OF_ALL,
+            (Some(_), None) => PAGE_OF_PROVIDER,
+            (None, Some(_)) => PAGE_OF_CONNECTION,
+            (Some(_), Some(_)) => PAGE_OF_BOTH,
         };
         run::<Postgres, _, _>(
             &self.pool,
@@ -67,6 +74,7 @@ impl EventStore for PgDurableStore {
                     .bind(provider.map(ProviderId::as_str))
                     .bind(connection.map(ConnectionId::as_str))
                     .bind(list_limit(limit))
+                    .bind(source.map(source_number))
                     .fetch_all(database)
                     .await?;
                 Ok(read_events(rows)?)

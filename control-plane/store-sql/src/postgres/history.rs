@@ -12,7 +12,7 @@ use tidegate_store::durable::{
 use super::PgDurableStore;
 use crate::call::{Progress, run};
 use crate::number::{moment, present};
-use crate::rows::{AuditRow, BATCH_ROWS, from_json, list_limit, to_json};
+use crate::rows::{AuditRow, BATCH_ROWS, audit_text, from_json, list_limit, to_json};
 
 #[async_trait]
 impl HistoryStore for PgDurableStore {
@@ -94,6 +94,31 @@ impl HistoryStore for PgDurableStore {
                     entries.push(row.read()?);
                 }
                 Ok(entries)
+            },
+        )
+        .await
+    }
+
+    async fn append_audit(
+        &self,
+        author: &str,
+        action: &'static str,
+        summary: &str,
+    ) -> Result<(), DurableStoreError> {
+        run::<Postgres, _, _>(
+            &self.pool,
+            self.limits.call,
+            async |connection: &mut PgConnection, progress: &Progress| {
+                progress.decides();
+                sqlx::query(
+                    "INSERT INTO admin_audit (author, action, summary) VALUES ($1, $2, $3)",
+                )
+                .bind(audit_text(author))
+                .bind(action)
+                .bind(audit_text(summary))
+                .execute(connection)
+                .await?;
+                Ok(())
             },
         )
         .await

@@ -32,10 +32,7 @@ impl AnyEventRow {
     pub(crate) fn read(self) -> Result<EventRow, DurableStoreError> {
         let at = from_moment(self.at);
         let (source, event) = match (self.source, self.body) {
-            (0, Some(body)) => (
-                EventSource::Transitions,
-                StoredEvent::Transition(from_json("a transition", &body)?),
-            ),
+            (0, Some(body)) => (EventSource::Transitions, transition(&body)),
             (1, None) => (
                 EventSource::Audit,
                 StoredEvent::Audit(AuditEntry {
@@ -57,6 +54,16 @@ impl AnyEventRow {
             position: EventPosition { at, source, seq },
             event,
         })
+    }
+}
+
+/// One that does not decode must not keep the others from being read.
+fn transition(body: &str) -> StoredEvent {
+    match from_json("a transition", body) {
+        Ok(transition) => StoredEvent::Transition(transition),
+        Err(error) => StoredEvent::Unreadable {
+            reason: error.to_string(),
+        },
     }
 }
 

@@ -12,7 +12,7 @@ use tidegate_store::durable::{
 use super::{SqliteDurableStore, Survives, begin};
 use crate::call::{Progress, run};
 use crate::number::{moment, present};
-use crate::rows::{AuditRow, from_json, list_limit, to_json};
+use crate::rows::{AuditRow, audit_text, from_json, list_limit, to_json};
 
 #[async_trait]
 impl HistoryStore for SqliteDurableStore {
@@ -104,6 +104,33 @@ impl HistoryStore for SqliteDurableStore {
                     entries.push(row.read()?);
                 }
                 Ok(entries)
+            },
+        )
+        .await
+    }
+
+    async fn append_audit(
+        &self,
+        author: &str,
+        action: &'static str,
+        summary: &str,
+    ) -> Result<(), DurableStoreError> {
+        run::<Sqlite, _, _>(
+            &self.writer,
+            self.limits.call,
+            async |connection: &mut SqliteConnection, progress: &Progress| {
+                let mut tx = begin(connection, Survives::PowerLoss).await?;
+                sqlx::query(
+                    "INSERT INTO admin_audit (author, action, summary) VALUES (?1, ?2, ?3)",
+                )
+                .bind(audit_text(author))
+                .bind(action)
+                .bind(audit_text(summary))
+                .execute(&mut *tx)
+                .await?;
+                progress.decides();
+                tx.commit().await?;
+                Ok(())
             },
         )
         .await

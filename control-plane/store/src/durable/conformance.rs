@@ -134,6 +134,7 @@ macro_rules! durable_conformance {
             old_history_is_deleted
             events_are_one_history_in_pages
             events_are_followed_by_marks
+            an_event_that_does_not_decode_is_passed_over
             what_is_recorded_comes_with_its_source
             only_unknown_usage_is_replaced
             answers_of_a_silent_data_plane_are_recorded_as_unknown

@@ -45,6 +45,11 @@ pub enum StoredEvent {
     Transition(Transition),
     /// What an administrator did.
     Audit(AuditEntry),
+    /// A row that does not decode, such as a kind of a later release. It has its place, so that who reads goes on behind it.
+    Unreadable {
+        /// Why.
+        reason: String,
+    },
 }
 
 /// An event and its place.
@@ -63,6 +68,8 @@ pub struct EventQuery<'a> {
     pub provider: Option<&'a ProviderId>,
     /// Only of this connection, and none of the audit trail.
     pub connection: Option<&'a ConnectionId>,
+    /// Only of this source.
+    pub source: Option<EventSource>,
     /// From this moment on.
     pub since: Timestamp,
     /// Only what lies before; [`EventPosition::END`] for all.

@@ -198,6 +198,7 @@ pub async fn old_history_is_deleted(fixture: &impl Fixture) -> CaseResult {
 const ALL: EventQuery<'static> = EventQuery {
     provider: None,
     connection: None,
+    source: None,
     since: Timestamp(0),
     before: EventPosition::END,
 };
@@ -288,8 +289,66 @@ pub async fn events_are_one_history_in_pages(fixture: &impl Fixture) -> CaseResu
     assert!(!listed.is_empty());
     assert!(listed.iter().all(|row| match &row.event {
         StoredEvent::Transition(it) => it.connection == a.connection,
-        StoredEvent::Audit(_) => false,
+        StoredEvent::Audit(_) | StoredEvent::Unreadable { .. } => false,
     }));
+    let of_connection = EventQuery {
+        provider: None,
+        ..of_connection
+    };
+    let is_of = |row: &&EventRow| matches!(&row.event, StoredEvent::Transition(it) if it.connection == a.connection);
+    let expected: Vec<_> = whole.iter().filter(is_of).cloned().collect();
+    assert_eq!(store.list_events(of_connection, 100).await?, expected);
+    for source in [EventSource::Transitions, EventSource::Audit] {
+        let of_source = EventQuery {
+            source: Some(source),
+            ..ALL
+        };
+        let only = whole.iter().filter(|row| row.position.source == source);
+        let only: Vec<_> = only.cloned().collect();
+        assert_eq!(store.list_events(of_source, 100).await?, only);
+    }
+    Ok(())
+}
+
+/// What cannot be read has its place, and does not keep the rest from being read.
+///
+/// # Errors
+/// When the store fails.
+///
+/// # Panics
+/// When the case fails.
+pub async fn an_event_that_does_not_decode_is_passed_over(fixture: &impl Fixture) -> CaseResult {
+    let store = fixture.store();
+    let old = [transition("openai", 10, 1)?];
+    store.append_transitions(&numbered(&old)).await?;
+    fixture.damage(Damage::Transitions).await?;
+    let new = transition("openai", 20, 2)?;
+    let later = [("later".to_owned(), new.clone())];
+    store.append_transitions(&later).await?;
+    store
+        .append_audit("admin", "reset", "breakers reset")
+        .await?;
+    let news = store.events_after(EventMarks::default(), 100).await?;
+    let whole = store.list_events(ALL, 100).await?;
+    for rows in [&news, &whole] {
+        let [mut unreadable, mut transitions, mut audit] = [0_u32; 3];
+        for row in rows {
+            match &row.event {
+                StoredEvent::Unreadable { .. } => unreadable += 1,
+                StoredEvent::Transition(it) => {
+                    assert_eq!(*it, new);
+                    transitions += 1;
+                }
+                StoredEvent::Audit(entry) => {
+                    let told = [&entry.author, &entry.action, &entry.summary];
+                    assert_eq!(told, ["admin", "reset", "breakers reset"]);
+                    assert_eq!(entry.document_version, None);
+                    audit += 1;
+                }
+            }
+        }
+        assert_eq!([unreadable, transitions, audit], [1, 1, 1], "{rows:?}");
+    }
     Ok(())
 }
 

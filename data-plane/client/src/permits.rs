@@ -40,7 +40,7 @@ const MAX_RELEASED: usize = 1_024;
 const MAX_NAMED: usize = 256;
 /// How soon a changed interval is noticed.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How soon what could not be renewed, or given back, is tried again.
+/// How soon what could not be renewed, or given back, is tried again; where renewals are closer together, as soon as they.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
 /// Whose permit.
@@ -346,7 +346,7 @@ impl Permits {
         let mut failed = false;
         loop {
             // What was granted under a setting that has become shorter meanwhile ends sooner, so it is looked at often.
-            let pause = if failed { TRY_AGAIN } else { every() };
+            let pause = pause(every(), failed);
             let left = pause.saturating_sub(told.elapsed());
             if !left.is_zero() {
                 let pause = sleep(left.min(LOOK_EVERY));
@@ -398,6 +398,11 @@ impl Permits {
         }
         true
     }
+}
+
+/// Between two renewals.
+fn pause(every: Duration, failed: bool) -> Duration {
+    if failed { TRY_AGAIN.min(every) } else { every }
 }
 
 fn probe((number, provider): (&u64, &ProviderId)) -> HeldProbe {

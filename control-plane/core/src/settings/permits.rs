@@ -7,9 +7,13 @@ use crate::permit::{PERMIT_TTL_MS, RENEW_EVERY_MS};
 
 use super::members::{Bounds, Member};
 
+/// Shortest life of a permit, in ms: one renewal may hang for 1 s at each of two replicas and be tried again after the
+/// pause, and the permit has not lapsed.
+const MIN_TTL_MS: u64 = 5_000;
+
 /// Members of `permits`.
 pub(super) const MEMBERS: &[Member] = &[
-    Member::whole("ttlMs", Bounds::same(1_000, 600_000)),
+    Member::whole("ttlMs", Bounds::same(MIN_TTL_MS, 600_000)),
     Member::whole("heartbeatMs", Bounds::same(100, 200_000)),
 ];
 

@@ -69,12 +69,10 @@ impl Reaper {
     }
 
     async fn look(&mut self) {
-        let now_ms = millis(self.began.elapsed());
-        match self.round(now_ms).await {
-            // Contended: somebody else was at it, so it answers.
-            Ok(()) | Err(NotKept::Store(DurableStoreError::Contended(_))) => {
-                self.watch.answered(now_ms);
-            }
+        match self.round().await {
+            Ok(()) => {}
+            // Somebody else was at it, so it answers.
+            Err(NotKept::Store(DurableStoreError::Contended(_))) => self.hears(),
             Err(error) => {
                 self.watch.failed();
                 self.metrics.usage.look_failed();
@@ -83,13 +81,34 @@ impl Reaper {
         }
     }
 
-    async fn round(&self, now_ms: u64) -> Result<(), NotKept> {
-        if !self.watch.proves(now_ms) {
-            return limited(self.durable.ping()).await;
+    /// The durable store answered just now.
+    fn hears(&mut self) {
+        self.watch.answered(self.now_ms());
+    }
+
+    fn now_ms(&self) -> u64 {
+        millis(self.began.elapsed())
+    }
+
+    async fn round(&mut self) -> Result<(), NotKept> {
+        if !self.watch.proves(self.now_ms()) {
+            limited(self.durable.ping()).await?;
+            self.hears();
+            return Ok(());
         }
+        let (durable, silence_limit) = (Arc::clone(&self.durable), self.silence_limit);
+        self.reaps(|| durable.reap_open_attempts(silence_limit))
+            .await
+    }
+
+    async fn reaps<F>(&mut self, part: impl Fn() -> F) -> Result<(), NotKept>
+    where
+        F: Future<Output = Result<Reaped, DurableStoreError>>,
+    {
         for _ in 0..MAX_PARTS {
-            let call = self.durable.reap_open_attempts(self.silence_limit);
-            let Reaped { found, unknown } = limited(call).await?;
+            let Reaped { found, unknown } = limited(part()).await?;
+            // After each part: a round takes longer than there may be between two answers.
+            self.hears();
             if !found {
                 break;
             }
@@ -102,5 +121,40 @@ impl Reaper {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_store_sql::{SqlLimits, SqliteDurableStore};
+    use tokio::time::sleep;
+
+    use crate::telemetry::metrics::SharedRegistry;
+
+    use super::*;
+
+    /// It is much longer than two looks are apart.
+    #[tokio::test]
+    async fn a_long_round_is_not_taken_for_deafness() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("tidegate.db");
+        let durable = SqliteDurableStore::open(&file, SqlLimits::default()).await;
+        let metrics = Arc::new(Metrics::new(SharedRegistry::default()));
+        let mut reaper = Reaper::new(Arc::new(durable.unwrap()), metrics, Duration::from_secs(15));
+        tokio::time::pause();
+        reaper.hears();
+        while !reaper.watch.proves(reaper.now_ms()) {
+            sleep(reaper.every).await;
+            reaper.hears();
+        }
+        let part = || async {
+            sleep(Duration::from_millis(400)).await;
+            Ok(Reaped {
+                found: true,
+                unknown: 0,
+            })
+        };
+        reaper.reaps(part).await.unwrap();
+        assert!(reaper.watch.proves(reaper.now_ms()));
     }
 }

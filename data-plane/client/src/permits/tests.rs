@@ -230,3 +230,16 @@ fn a_share_counts_everything_that_is_held_here() {
     permits.release(1);
     assert!(permits.take_share(4, &pool("a"), 2));
 }
+
+#[test]
+fn a_renewal_that_failed_is_tried_again_no_later_than_the_next_is_due() {
+    for (every_ms, failed, pause_ms) in [
+        (10_000, false, 10_000),
+        (10_000, true, 1_000),
+        (300, false, 300),
+        (300, true, 300),
+    ] {
+        let every = Duration::from_millis(every_ms);
+        assert_eq!(pause(every, failed), Duration::from_millis(pause_ms));
+    }
+}

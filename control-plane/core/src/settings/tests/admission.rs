@@ -166,14 +166,14 @@ fn leases_may_do_without_a_guard() {
 
 #[test]
 fn a_heartbeat_is_refused_by_the_api_and_cut_to_a_third_of_a_permits_life_when_stored() {
-    let written = written(json!({"permits": {"ttlMs": 1_000, "heartbeatMs": 334}}));
+    let written = written(json!({"permits": {"ttlMs": 5_000, "heartbeatMs": 1_667}}));
     let refused = written.strict().unwrap_err();
     assert_eq!(refused[0].field, "permits.heartbeatMs");
-    assert_eq!(written.stored().settings.permits.heartbeat_ms, 333);
+    assert_eq!(written.stored().settings.permits.heartbeat_ms, 1_666);
 }
 
 #[rstest]
-#[case::permits_shorter_than_a_moment("permits", "ttlMs", 999)]
+#[case::permits_shorter_than_a_moment("permits", "ttlMs", 4_999)]
 #[case::permits_for_ever("permits", "ttlMs", 600_001)]
 #[case::no_heartbeat("permits", "heartbeatMs", 99)]
 #[case::too_many_that_wait("routing", "maxWaitingPerDataPlane", 100_001)]

@@ -223,6 +223,11 @@ impl Place {
         &self.queue
     }
 
+    /// Whether it is one of those that wait for this model here.
+    pub(crate) fn is_in(&self, queue: &Arc<Queue>, model: &ModelId) -> bool {
+        Arc::ptr_eq(&self.queue, queue) && self.model == *model
+    }
+
     /// Waits until it is the first one.
     pub(crate) async fn first(&self) {
         // Told before it waits for it, it is told all the same.

@@ -5,7 +5,7 @@
 //! once comes last, right before the attempt is sent. Nobody holds one while waiting for another: a request that must
 //! wait gives its permit and its probe back, waits until it would be admitted, and is then decided on anew, first of all
 //! for the same connection. So what was decided before a long wait is never what is sent after it. It keeps its place in
-//! the queue until it is gone.
+//! the queue until it is gone, or goes to another model: that one's line is another, and it stands at its end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,7 +74,7 @@ impl<C: ControlPort> Drive<C> {
         let place = self
             .place
             .take()
-            .filter(|place| Arc::ptr_eq(place.queue(), &queue));
+            .filter(|place| place.is_in(&queue, &attempt.model));
         let place = if let Some(place) = place {
             // It is the first one: it waited until it was.
             if let Some(running) = self.goes(&queue, &ask).await {

@@ -321,6 +321,68 @@ async fn a_spent_model_holds_up_no_other_behind_the_limits_of_an_operator() {
     assert_eq!(bench.one.log().count(&Selector::any()), 4);
 }
 
+/// Its place is one among those that wait for the first model.
+#[tokio::test]
+async fn whoever_goes_to_another_model_stands_at_the_end_of_that_line() {
+    let bench = Bench::start_with(Options {
+        plans: true,
+        locks: true,
+        settings: json!({"requestQueue": {"concurrentRequests": 1}}),
+        ..Options::default()
+    })
+    .await;
+    let named = |model: &str, name: &str| {
+        let mut body = chat(model, false);
+        body["messages"][0]["content"] = name.into();
+        body
+    };
+    let queued = async |count: f64| {
+        while bench.metric("tidegate_dp_queued").await < count - 0.5 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let last = || {
+        let seen = bench.one.log().last(&Selector::any()).unwrap();
+        let body: Value = seen.json().unwrap();
+        (
+            body["model"].clone(),
+            body["messages"][0]["content"].clone(),
+        )
+    };
+    let [fails, goes] = [Gate::new(), Gate::new()];
+    bench.one.set_default(Mode::AtGate {
+        gate: fails.clone(),
+        then: Box::new(Mode::status(404)),
+    });
+    let body = named("one/m", "first");
+    let first = bench.client.post(CHAT, &body);
+    let rest = async {
+        reaches(&bench, 1).await;
+        bench.one.set_default(at(&goes));
+        let body = named("both", "moves");
+        let moves = bench.client.post(CHAT, &body);
+        let then = async {
+            queued(1.0).await;
+            let body = named("one/n", "was there");
+            let stays = bench.client.post(CHAT, &body);
+            let then = async {
+                queued(2.0).await;
+                // Its model is locked for the first one, which does not come to the other.
+                fails.open();
+                reaches(&bench, 2).await;
+                assert_eq!(last(), ("n".into(), "was there".into()));
+                goes.open();
+            };
+            tokio::join!(stays, then).0
+        };
+        tokio::join!(moves, then)
+    };
+    let all = async { tokio::join!(first, rest) };
+    let (_, (moved, stayed)) = tokio::time::timeout(LIMIT, all).await.unwrap();
+    assert_eq!((moved.status, stayed.status), (200, 200));
+    assert!(bench.metric("tidegate_dp_queued").await.abs() < 0.5);
+}
+
 #[tokio::test]
 async fn whoever_waits_goes_when_the_window_begins_anew() {
     let bench = with(json!({})).await;

@@ -52,6 +52,8 @@ pub(crate) struct Options {
     pub(crate) waits: bool,
     /// There are combos that ask several models, and the model `j` of each provider.
     pub(crate) plans: bool,
+    /// Providers keep a quota per model: some failures lock a model alone.
+    pub(crate) locks: bool,
     /// There is a provider `codex` with two accounts at the upstream of `one`, and `talk`, which hands conversations over.
     pub(crate) relay: bool,
     /// Members of the combo beside `maxRetries`.
@@ -74,6 +76,7 @@ impl Default for Options {
             leases: false,
             waits: false,
             plans: false,
+            locks: false,
             relay: false,
             combo: json!({}),
             settings: json!({}),
@@ -165,7 +168,7 @@ fn document([one, two, ant]: [&FakeUpstream; 3], options: &Options) -> Document 
         };
         let url = elsewhere.unwrap_or_else(|| upstream.base_url());
         json!({"id": id, "protocol": protocol, "baseUrl": url,
-            "class": "apikey", "models": models})
+            "class": "apikey", "models": models, "perModelQuota": options.locks})
     };
     // With plans, failures of `two` do not cool its account, so that a retry is not dropped. The limit is one that no
     // test reaches, so that every attempt holds a permit.
@@ -243,6 +246,7 @@ fn combos(duo: &Value, plans: bool) -> Value {
     let brief = |model: &str| json!({"model": model, "prompt": "be brief"});
     json!([
         duo,
+        {"name": "both", "steps": ["one/m", "one/n"], "config": {"maxRetries": 0}},
         {"name": "panel", "strategy": "fusion", "steps": ["one/m", "two/m", "one/n"],
          "config": panel("one/j")},
         {"name": "ant-panel", "strategy": "fusion", "steps": ["ant/m", "ant/n"],

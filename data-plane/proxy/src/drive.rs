@@ -24,7 +24,7 @@ use tidegate_core::ids::{AttemptId, ConnectionId};
 use tidegate_core::outcome::{CommonFailure, Outcome, StreamFault};
 use tidegate_core::routing::{AttemptsSoFar, Plan, PriorAttempt, Rejection, RequestFacts};
 use tidegate_plane_client::{Answer, Ask, Dispatch, LastFailure, PermitWaits, Step};
-use tokio::sync::Notify;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::again::Again;
@@ -87,17 +87,17 @@ pub(crate) struct Ready {
     broken: Option<StreamFault>,
 }
 
-/// Drives a request to its answer. `held` is told when a stream is ready, and held back.
+/// Drives a request to its answer. `held_since` is told since when a stream is held back, while one is.
 pub(crate) async fn drive<C: ControlPort>(
     shared: Arc<Shared<C>>,
     request: Admitted,
     life: Life<C>,
     relay: Option<Relay>,
-    held: Arc<Notify>,
+    held_since: watch::Sender<Option<Instant>>,
 ) -> Response<ReplyBody> {
     let mut drive = Drive::new(shared, request, life);
     drive.relay = relay;
-    drive.held = held;
+    drive.held_since = held_since;
     let response = drive.run().await;
     let mut response = response.unwrap_or_else(|refusal| drive.refuse(&refusal));
     if drive.request.body.background == Some(true) {
@@ -144,8 +144,8 @@ pub(crate) struct Drive<C: ControlPort> {
     again: Option<Arc<Again<C>>>,
     /// Longest answer that is not a stream.
     max_answer_bytes: usize,
-    /// Told when a stream is ready, and held back.
-    held: Arc<Notify>,
+    /// Told since when a stream is held back, while one is.
+    held_since: watch::Sender<Option<Instant>>,
 }
 
 impl<C: ControlPort> Drive<C> {
@@ -166,7 +166,7 @@ impl<C: ControlPort> Drive<C> {
             served: None,
             again: None,
             max_answer_bytes: shared.limits.max_answer_bytes,
-            held: Arc::default(),
+            held_since: watch::Sender::default(),
             shared,
             request,
             life: Some(life),

@@ -34,7 +34,8 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Response};
 use http_body::{Body, Frame};
 use tidegate_core::config::Config;
-use tokio::sync::Notify;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::control_port::ControlPort;
@@ -71,18 +72,36 @@ impl Patience {
         (whole.is_some() || held.is_some()).then_some(Self { whole, held })
     }
 
-    /// Comes when it has run out. `is_held` tells when a stream is held back.
-    pub(crate) async fn runs_out(self, is_held: Arc<Notify>) {
+    /// Comes when it has run out. `held_since` tells since when a stream is held back, while one is.
+    pub(crate) async fn runs_out(self, held_since: watch::Receiver<Option<Instant>>) {
         let passes = async |time: Option<Duration>| match time {
             Some(time) => tokio::time::sleep(time).await,
             None => std::future::pending().await,
         };
         tokio::select! {
             () = passes(self.whole) => {}
-            () = async {
-                is_held.notified().await;
-                passes(self.held).await;
-            } => {}
+            () = held_for(self.held, held_since) => {}
+        }
+    }
+}
+
+/// Comes when one stream has been held back for so long.
+async fn held_for(time: Option<Duration>, mut since: watch::Receiver<Option<Instant>>) {
+    loop {
+        let began = *since.borrow_and_update();
+        let by = began
+            .zip(time)
+            .and_then(|(began, time)| began.checked_add(time));
+        let changed = match by {
+            Some(by) => match timeout_at(by, since.changed()).await {
+                Ok(changed) => changed,
+                Err(_elapsed) => return,
+            },
+            None => since.changed().await,
+        };
+        if changed.is_err() {
+            // Whoever held it back has an answer.
+            return std::future::pending().await;
         }
     }
 }
@@ -197,7 +216,11 @@ fn keep_promise<C: ControlPort>(
     let said = in_band(dialect, code, message, None);
     // It may be cut in the middle of an event, which this ends.
     let last_words = [b"\n\n".as_slice(), &said].concat();
-    ReplyBody::whole(stream).kept_for(shared.limits.stall_time, last_words.into(), &shared.tasks)
+    ReplyBody::whole(stream).kept_for(
+        shared.limits.stall_time,
+        Some(last_words.into()),
+        &shared.tasks,
+    )
 }
 
 fn count<C: ControlPort>(shared: &Shared<C>, end: EarlyEnd) {

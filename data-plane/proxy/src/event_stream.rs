@@ -200,6 +200,14 @@ impl EventStream {
         self.body = None;
     }
 
+    /// Drops what waits for the client. Gives back whether the client may be in the middle of an event then.
+    pub(crate) fn forget(&mut self) -> bool {
+        let is_inside = self.passage.is_inside() || self.held_bytes() > 0;
+        self.following = None;
+        self.passage.forget();
+        is_inside
+    }
+
     /// Reads until the first ready event.
     ///
     /// # Errors

@@ -9,7 +9,6 @@ use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use futures::FutureExt as _;
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Version};
@@ -17,6 +16,7 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 use tidegate_core::lease::LeaseError;
 use tidegate_core::routing::RequestFacts;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::control_port::ControlPort;
@@ -91,7 +91,7 @@ pub(crate) async fn handle<C: ControlPort>(
     }
     if is_http2 {
         let (stall_time, tasks) = (shared.limits.stall_time, &shared.tasks);
-        return response.map(|body| body.kept_for(stall_time, Bytes::new(), tasks));
+        return response.map(|body| body.kept_for(stall_time, None, tasks));
     }
     response
 }
@@ -200,13 +200,13 @@ async fn ask<C: ControlPort>(
             body,
             facts,
         };
-        let held = Arc::default();
-        let answering = drive(Arc::clone(shared), admitted, life, relay, Arc::clone(&held));
+        let (held_since, is_held_since) = watch::channel(None);
+        let answering = drive(Arc::clone(shared), admitted, life, relay, held_since);
         match promise {
             Some((patience, promise)) => {
                 early::keep(
                     shared,
-                    patience.runs_out(held),
+                    patience.runs_out(is_held_since),
                     promise,
                     Box::pin(answering),
                 )

@@ -42,7 +42,7 @@ use trace::Trace;
 /// An attempt that was sent.
 #[derive(Debug)]
 struct InFlight {
-    /// Counts as an attempt, and as a retry if it is one. `None` once another attempt took its place.
+    /// Counts as an attempt, and as a retry if it is one, until its upstream is let go.
     counted: Option<(Held, Option<Held>)>,
     /// Its upstream was let go, whatever the client is still shown of it.
     is_let_go: bool,
@@ -71,6 +71,7 @@ impl InFlight {
     /// Its upstream was let go. It keeps its place among those under way.
     fn lets_go(&mut self, control: &impl ControlPort) {
         if !std::mem::replace(&mut self.is_let_go, true) {
+            self.counted = None;
             self.leased = None;
             self.target.is_over(control);
         }

@@ -166,6 +166,13 @@ impl Passage {
         Some(next)
     }
 
+    /// Drops what waits here.
+    pub(crate) fn forget(&mut self) {
+        self.whole.clear();
+        self.whole_bytes = 0;
+        drop(self.scanner.finish(&mut |_unfinished| {}));
+    }
+
     /// A ready event was seen, and no error before it.
     pub(crate) fn is_ready(&self) -> bool {
         self.ready

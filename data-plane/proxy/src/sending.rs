@@ -32,8 +32,8 @@ pub(crate) struct Sending<C> {
     connection: ConnectionId,
     /// Where retries of the request are counted, if it counts.
     combo: Option<ComboName>,
-    /// What was sent again counts as retries, until the attempt is ready or has failed.
-    counted: Mutex<Vec<Held>>,
+    /// What was sent again last counts as a retry, until it is sent once more, or the attempt is ready or has failed.
+    counted: Mutex<Option<(Held, Option<Held>)>>,
 }
 
 impl<C: ControlPort> Sending<C> {
@@ -65,9 +65,10 @@ impl<C: ControlPort> Sending<C> {
         }
         drop(fence::pass(&self.shared.control, &self.facts, &self.connection).await?);
         let retries = &self.shared.retries;
-        let mut counted = self.counted.lock();
-        counted.push(retries.retry_at(&self.provider));
-        counted.extend(self.combo.as_ref().map(|combo| retries.retry(combo)));
+        *self.counted.lock() = Some((
+            retries.retry_at(&self.provider),
+            self.combo.as_ref().map(|combo| retries.retry(combo)),
+        ));
         Ok(true)
     }
 }

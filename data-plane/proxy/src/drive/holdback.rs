@@ -24,7 +24,7 @@ use tidegate_core::outcome::{Outcome, StreamFault};
 use tidegate_core::stream::Holdback;
 use tokio::time::Instant;
 
-use crate::again::{Again, Underway};
+use crate::again::{Again, Denied, Underway};
 use crate::control_port::ControlPort;
 use crate::event_stream::{EventStream, Read};
 use crate::fence;
@@ -72,14 +72,14 @@ impl<C: ControlPort> Drive<C> {
     /// be decided on anew.
     ///
     /// # Errors
-    /// [`Refusal::Lease`] when its lease cuts it: the client has seen nothing.
+    /// [`Refusal::Lease`] when its lease cuts it, or lets nothing go out again: the client has seen nothing.
     pub(super) async fn hold(
         &mut self,
         mut ready: Box<Ready>,
         source: Option<Source>,
         again: &Again<C>,
     ) -> Result<Option<End>, Refusal> {
-        self.held.notify_one();
+        self.held_since.send_replace(Some(Instant::now()));
         let mut hold = Hold::begin(&ready.clock);
         loop {
             let life = self.life.as_mut().ok_or(Refusal::Internal)?;
@@ -104,6 +104,8 @@ impl<C: ControlPort> Drive<C> {
             let fault = match unfit {
                 Unfit::Broken(fault) => fault,
                 Unfit::Error(error) => {
+                    // What comes now has a status of its own.
+                    self.held_since.send_replace(None);
                     self.fails(embedded(&ready.headers, error))?;
                     return Ok(None);
                 }
@@ -122,24 +124,27 @@ impl<C: ControlPort> Drive<C> {
     }
 
     /// Sends the request again until there is a stream that is ready. `None` when there will be none.
+    ///
+    /// # Errors
+    /// [`Refusal::Lease`]: nothing else may be sent in its name, and what is held is not its client's any more.
     async fn reopen(
         &mut self,
         again: &Again<C>,
         hold: &mut Hold,
         fault: StreamFault,
     ) -> Result<Option<Reopened>, Refusal> {
+        let elapsed_ms = self.life.as_ref().ok_or(Refusal::Internal)?.elapsed_ms();
+        let left = self.time_left(elapsed_ms);
+        let until = left.and_then(|left| Instant::now().checked_add(left));
+        let life = self.life.as_mut().ok_or(Refusal::Internal)?;
         let metrics = &self.shared.metrics.recovery;
         let mut outcome = Outcome::Stream(fault);
         while hold.holdback.may_reopen(&outcome) {
-            let life = self.life.as_ref().ok_or(Refusal::Internal)?;
-            let left = self.time_left(life.elapsed_ms());
-            if left.is_some_and(|left| left.is_zero()) {
+            if until.is_some_and(|until| until <= Instant::now()) {
                 metrics.reopens(Resent::Late);
                 break;
             }
-            let until = left.and_then(|left| Instant::now().checked_add(left));
             hold.holdback.reopens(hold.now_ms());
-            let life = self.life.as_mut().ok_or(Refusal::Internal)?;
             let cleared = match again.clear(&again.body, until).await {
                 Ok(cleared) => cleared,
                 Err(denied) => {
@@ -149,6 +154,9 @@ impl<C: ControlPort> Drive<C> {
                         "a stream that broke is not opened again"
                     );
                     metrics.reopens(denied.into());
+                    if let Denied::Lease(error) = denied {
+                        return Err(error.into());
+                    }
                     break;
                 }
             };
@@ -167,10 +175,15 @@ impl<C: ControlPort> Drive<C> {
                 })),
                 Observed::Whole(answer) => Reopened::Whole(answer),
                 Observed::Failed(Failure {
-                    outcome: failed, ..
+                    outcome: failed,
+                    lease,
+                    ..
                 }) => {
                     metrics.reopens(Resent::Failed);
                     life.fails_again(failed.clone());
+                    if let Some(error) = lease {
+                        return Err(error.into());
+                    }
                     outcome = failed;
                     continue;
                 }
@@ -184,9 +197,7 @@ impl<C: ControlPort> Drive<C> {
             }
             return Ok(Some(opened));
         }
-        if let Some(life) = &mut self.life {
-            life.falls_back();
-        }
+        life.falls_back();
         Ok(None)
     }
 }
@@ -217,6 +228,8 @@ async fn hold_back(
         let (by, late) = clock.useful_by(stream.progress);
         match within(by, stream.read()).await {
             Ok(Read::Taken) => {}
+            // The end may complete it.
+            Ok(Read::Ended) if stream.passage.has_error() => {}
             Ok(Read::TooSlow) => return Err(Unfit::Broken(StreamFault::ThroughputTooLow)),
             // What lacks only its last event is not asked for once more.
             Ok(Read::Ended) if stream.passage.end() > StreamEnd::Open => return Ok(()),

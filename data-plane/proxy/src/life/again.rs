@@ -29,7 +29,6 @@ impl<C: ControlPort> Life<C> {
     ) {
         if let Some(mut in_flight) = self.in_flight.take() {
             in_flight.lets_go(&self.shared.control);
-            in_flight.counted = None;
             self.set_aside = Some(in_flight);
         }
         self.sends(dispatch, running, leased);

@@ -27,17 +27,17 @@ impl ReplyBody {
     }
 
     /// A whole body that is let go, where that is worth the trouble, when nothing of it was asked for during
-    /// `stall_time`. Its client is then told `last_words`, if it was told of no length before.
+    /// `stall_time`. Its client is then told `last_words`, which there are if it was told of no length before.
     #[must_use]
     pub(crate) fn kept_for(
         self,
         stall_time: Duration,
-        last_words: Bytes,
+        last_words: Option<Bytes>,
         tasks: &TaskTracker,
     ) -> Self {
         match self {
             Self::Whole(Some(bytes)) if KeptBody::is_for(&bytes) => {
-                let kept = KeptBody::new(bytes, last_words, tasks, stall_time);
+                let kept = KeptBody::new(bytes, last_words.unwrap_or_default(), tasks, stall_time);
                 Self::Stream(Box::pin(kept))
             }
             other => other,

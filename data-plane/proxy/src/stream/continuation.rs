@@ -297,7 +297,7 @@ impl<C: ControlPort> Flow<C> {
             life.falls_back();
         }
         match why {
-            Why::Fault(fault) => self.is_broken(fault),
+            Why::Fault(fault) => self.is_stopped(Stop::Fault(fault)),
             Why::EmptyStop => self.is_answered(),
         }
     }
@@ -332,7 +332,7 @@ impl<C: ControlPort> Flow<C> {
             (Why::EmptyStop, Stop::Fault(_) | Stop::Drained | Stop::LeaseOver) => {
                 self.is_answered();
             }
-            (Why::Fault(fault), Stop::Fault(_)) => self.is_broken(fault),
+            (Why::Fault(fault), Stop::Fault(_)) => self.is_stopped(Stop::Fault(fault)),
             (_, stop) => self.is_stopped(stop),
         }
     }

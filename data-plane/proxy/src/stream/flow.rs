@@ -86,7 +86,7 @@ impl<C: ControlPort> Flow<C> {
             changes: Arc::new(Notify::new()),
         };
         match broken {
-            Some(fault) => flow.is_broken(fault),
+            Some(fault) => flow.is_stopped(Stop::Fault(fault)),
             // What came with the first ready event may have been everything.
             None => flow.takes(Read::Taken),
         }

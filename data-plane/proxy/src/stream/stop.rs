@@ -95,7 +95,8 @@ impl<C: ControlPort> Flow<C> {
         if self.continuation.is_some() {
             return self.stops_continuing(stop);
         }
-        if self.stream.passage.end() == End::Closed {
+        let is_kept_waiting = matches!(stop, Stop::Stalled) && self.stream.held_bytes() > 0;
+        if self.stream.passage.end() == End::Closed && !is_kept_waiting {
             // The client has everything; the upstream only failed to hang up.
             return self.finish();
         }
@@ -123,17 +124,20 @@ impl<C: ControlPort> Flow<C> {
         let Some(life) = self.life.take() else {
             return;
         };
-        match stop {
-            // Told or not, the client has as good as left.
-            Stop::Stalled => drop(life),
-            Stop::Fault(_) | Stop::Drained | Stop::LeaseOver => life.end(Ending::BrokenStream),
-        }
-        self.says(stop);
-    }
-
-    /// The same of one that broke.
-    pub(super) fn is_broken(&mut self, fault: StreamFault) {
-        self.is_stopped(Stop::Fault(fault));
+        let is_inside = match stop {
+            // Told or not, the client has as good as left, and nothing is kept for it.
+            Stop::Stalled => {
+                drop(life);
+                let waited = !self.ours.is_empty();
+                self.ours.clear();
+                self.stream.forget() || waited
+            }
+            Stop::Fault(_) | Stop::Drained | Stop::LeaseOver => {
+                life.end(Ending::BrokenStream);
+                self.stream.passage.is_inside()
+            }
+        };
+        self.says(stop, is_inside);
     }
 
     /// The client has all of an answer.
@@ -144,8 +148,8 @@ impl<C: ControlPort> Flow<C> {
         }
     }
 
-    /// The client is told, in its format.
-    fn says(&mut self, stop: Stop) {
+    /// The client is told, in its format, maybe in the middle of an event.
+    fn says(&mut self, stop: Stop, is_inside: bool) {
         let passage = &self.stream.passage;
         let event = in_band(
             passage.dialect(),
@@ -153,7 +157,7 @@ impl<C: ControlPort> Flow<C> {
             stop.message(),
             passage.sequence(),
         );
-        self.ours.push_back(if passage.is_inside() {
+        self.ours.push_back(if is_inside {
             // Ends the event the client was in the middle of.
             [b"\n\n".as_slice(), &event].concat().into()
         } else {

@@ -6,11 +6,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rstest::rstest;
+use serde_json::json;
 use tidegate_core::outcome::Outcome;
+use tidegate_core::stream::HOLD_BYTES;
+use tidegate_fake_upstream::Reply;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
 use crate::bench::{Bench, KEY, LIMIT, Options, chat};
+use crate::client::read;
 use crate::raw_upstream::{RawUpstream, STREAM_HEAD};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -120,6 +124,35 @@ impl Says {
             Self::Line => "x".repeat(10_000),
         }
     }
+}
+
+/// What was held back is ready at once, and would stay for as long as the client likes.
+#[tokio::test]
+async fn what_a_client_does_not_take_in_time_is_not_kept_for_it() {
+    let mut options = Options {
+        settings: json!({"streamRecovery": {"enabled": true}}),
+        ..Options::default()
+    };
+    options.limits.stall_time = Duration::from_millis(100);
+    let bench = Bench::start_with(options).await;
+    bench.one.set_reply(Reply {
+        chunks: 4_000,
+        chunk_bytes: 8_192,
+        ..Reply::default()
+    });
+    let client = bench.client.with_small_window();
+    let response = client.open_post(CHAT, &chat("one/m", true)).await;
+    bench
+        .until("the end", |bench| bench.control.heard().released.len() == 1)
+        .await;
+    let text = read(response).await.text();
+    let last = text.trim_end().rsplit("\n\n").next().unwrap();
+    assert!(last.contains("client_stalled"), "{last}");
+    assert!(
+        text.len() < HOLD_BYTES / 2,
+        "{} bytes were kept",
+        text.len()
+    );
 }
 
 #[rstest]

@@ -8,6 +8,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 use tidegate_core::lease::LeaseError;
 use tidegate_core::outcome::{Outcome, StreamFault};
+use tidegate_fake_upstream::{Gate, Mode, Selector};
 use tidegate_plane_client::Deadlines;
 use tidegate_proxy::{Heartbeats, Limits};
 
@@ -260,6 +261,7 @@ fn overloaded() -> String {
 #[rstest]
 #[case::alone(overloaded())]
 #[case::with_the_end(overloaded() + &stop())]
+#[case::without_its_blank_line(overloaded().trim_end().to_owned() + "\n")]
 #[tokio::test]
 async fn an_error_event_in_a_held_stream_goes_on_to_the_next_target(#[case] then: String) {
     let (one, bench) = Scripted::bench(held()).await;
@@ -288,6 +290,34 @@ async fn an_error_event_in_a_held_stream_goes_on_to_the_next_target(#[case] then
     assert_eq!(heard.reports[0].0.attempt.id, heard.reports[1].0.attempt.id);
     assert_eq!(heard.usages[0].attempt, heard.reports[0].0.attempt.id);
     assert_eq!(heard.released.len(), 2);
+}
+
+/// The wait for the next target is no wait for a held stream.
+#[tokio::test]
+async fn what_is_not_held_any_more_is_not_promised() {
+    let (one, bench) = Scripted::bench(beating()).await;
+    let gate = Gate::new();
+    bench.two.set_default(Mode::AtGate {
+        gate: gate.clone(),
+        then: Box::new(Mode::status(503)),
+    });
+    let time = Frozen::time();
+    let upstream = async {
+        let mut call = one.call().await.streams(&[role(), text("lost")]).await;
+        until("the first event", || bench.control.outcomes().len() == 1).await;
+        settles().await;
+        call.sends(&overloaded()).await;
+        until("the next target", || {
+            bench.two.log().count(&Selector::any()) == 1
+        })
+        .await;
+        time.runs_out(5_000).await;
+        settles().await;
+        gate.open();
+    };
+    let body = chat("duo", true);
+    let (reply, ()) = tokio::join!(bench.client.post(CHAT, &body), upstream);
+    assert!(reply.status >= 500, "{reply:?}");
 }
 
 #[tokio::test]

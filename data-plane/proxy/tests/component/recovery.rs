@@ -199,22 +199,41 @@ async fn what_was_held_is_shown_when_nothing_comes_in_its_place(#[case] answers:
     }
 }
 
-#[tokio::test]
-async fn a_spent_retry_budget_opens_nothing_again() {
-    let (one, bench) = Scripted::bench(Options {
-        settings: json!({"streamRecovery": {"enabled": true}, "retryBudget": {"ratio": 0.5, "floor": 1}}),
+/// So many retries may be in flight, and half of all requests.
+fn retries_at_once(count: u32) -> Options {
+    Options {
+        settings: json!({
+            "streamRecovery": {"enabled": true},
+            "retryBudget": {"ratio": 0.5, "minConcurrent": count},
+        }),
         ..Options::default()
-    })
-    .await;
+    }
+}
+
+/// What has ended is no retry under way.
+#[tokio::test]
+async fn a_retry_budget_of_one_opens_a_stream_again_and_again() {
+    let (one, bench) = Scripted::bench(retries_at_once(1)).await;
     let _time = Frozen::time();
     let upstream = async {
-        for _ in 0..2 {
-            one.call()
-                .await
-                .streams(&[role(), text("held")])
-                .await
-                .breaks();
+        for _ in 0..3 {
+            one.call().await.streams(&[role()]).await.breaks();
         }
+        let last = one.call().await;
+        last.streams(&[text("kept"), stop()]).await.ends().await;
+    };
+    let (reply, ()) = tokio::join!(post(&bench), upstream);
+    assert_eq!(told(&reply.text()), "kept");
+    ended_once(&bench, ready(&bench)).await;
+}
+
+#[tokio::test]
+async fn a_spent_retry_budget_opens_nothing_again() {
+    let (one, bench) = Scripted::bench(retries_at_once(0)).await;
+    let _time = Frozen::time();
+    let upstream = async {
+        let call = one.call().await.streams(&[role(), text("held")]).await;
+        call.breaks();
         one.is_left_alone().await;
     };
     let (reply, ()) = tokio::join!(post(&bench), upstream);

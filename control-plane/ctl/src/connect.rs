@@ -177,14 +177,14 @@ mod tests {
             ca_file: None,
         };
         let variable = variable.map(str::to_owned);
-        let from = |context| {
+        let from = |context: Option<&Context>| {
             let (said, variable) = (said.map(PathBuf::from), variable.clone());
             token_from(said, variable, context, is_named, is_own)
         };
         assert_eq!(from(Some(&context)), expected);
         let without = Context {
             token_file: None,
-            ..context.clone()
+            ..context
         };
         assert_eq!(from(Some(&without)), from(None));
     }

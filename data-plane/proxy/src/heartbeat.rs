@@ -86,6 +86,8 @@ pub(crate) struct Names<'a> {
 pub(crate) struct Heartbeat {
     form: Form,
     comments: bool,
+    /// One is due now, whatever the time.
+    due: bool,
     ticks: Interval,
     /// The last one. The connection has its own hold on it until it is written.
     last: Option<Arc<[u8]>>,
@@ -141,6 +143,7 @@ impl Heartbeat {
             form,
             comments: settings.comments,
             ticks,
+            due: false,
             last: None,
             pieces_left: PIECES_READ,
             sent,
@@ -150,7 +153,9 @@ impl Heartbeat {
     /// The first one now.
     #[must_use]
     pub(crate) fn at_once(mut self) -> Self {
-        self.ticks.reset_immediately();
+        // A timer would say so only at its next turn, and what is there by then would go first.
+        self.due = true;
+        self.ticks.reset();
         self
     }
 
@@ -181,7 +186,7 @@ impl Heartbeat {
         context: &mut Context<'_>,
         sequence: Option<u64>,
     ) -> Option<Bytes> {
-        while self.ticks.poll_tick(context).is_ready() {
+        while std::mem::take(&mut self.due) || self.ticks.poll_tick(context).is_ready() {
             if self
                 .last
                 .as_ref()

@@ -12,6 +12,7 @@ mod entries;
 mod error_rules;
 mod gate;
 mod leases;
+mod member;
 mod members;
 mod number;
 mod overrides;

@@ -3,7 +3,8 @@
 
 use serde_json::{Map, Value};
 
-use super::members::{Member, SECTIONS, Shape};
+use super::member::{Member, Shape};
+use super::members::SECTIONS;
 use super::policy::class_policies;
 use super::{
     BreakerClassSettings, CooldownClassSettings, GateClassSettings, Overrides, ProviderClass,

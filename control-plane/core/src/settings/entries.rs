@@ -7,7 +7,8 @@ use crate::config::Violations;
 
 use super::Settings;
 use super::bounds::conflicts;
-use super::members::{Member, SECTIONS, Shape};
+use super::member::{Member, Shape};
+use super::members::SECTIONS;
 use super::strict::typed;
 
 /// Most entries of one list or map that are looked at one by one; more are dropped from what is stored.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::classify::Reason;
 use crate::ids::ProviderId;
 
-use super::members::Member;
+use super::member::Member;
 
 /// Members of `banDetection`.
 pub(super) const BAN_DETECTION: &[Member] =

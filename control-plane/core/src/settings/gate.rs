@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::Violations;
 use crate::gate::GatePolicy;
 
-use super::members::{Bounds, Member};
+use super::member::{Bounds, Member};
 use super::{Overrides, ProviderClass};
 
 /// Failures within the window.

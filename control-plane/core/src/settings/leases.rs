@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Violations;
 
-use super::members::{Bounds, Member};
+use super::member::{Bounds, Member};
 
 /// Members of `leases`.
 pub(super) const MEMBERS: &[Member] = &[

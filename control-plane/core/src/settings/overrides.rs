@@ -9,7 +9,8 @@ pub(super) mod named;
 
 use super::ProviderClass;
 use super::gate::{FAILURES, FIRST_RETRY_MS, LONGEST_RETRY_MS, SPAN_MS};
-use super::members::{Bounds, RESET_TIMEOUT_MS, THRESHOLD};
+use super::member::Bounds;
+use super::members::{RESET_TIMEOUT_MS, THRESHOLD};
 use super::number::truncated_text;
 use super::request_queue::{MAX_QUEUE_DEPTH, MAX_WAIT_MS};
 

@@ -8,7 +8,8 @@ use serde_json::{Map, Value};
 
 use crate::config::{Violation, Violations};
 
-use super::members::{Member, SECTIONS, Shape};
+use super::member::{Member, Shape};
+use super::members::SECTIONS;
 use super::strict::{NO_SUCH_SETTING, join};
 use super::{WrittenSettings, renamed, strict};
 

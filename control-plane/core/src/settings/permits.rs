@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::Violations;
 use crate::permit::{PERMIT_TTL_MS, RENEW_EVERY_MS};
 
-use super::members::{Bounds, Member};
+use super::member::{Bounds, Member};
 
 /// Shortest life of a permit, in ms: one renewal may hang for 1 s at each of two replicas and be tried again after the
 /// pause, and the permit has not lapsed.

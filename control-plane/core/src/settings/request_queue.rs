@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::admission::PaceLimits;
 
 use super::Overrides;
-use super::members::{Bounds, Member};
+use super::member::{Bounds, Member};
 
 /// Longest execution, in ms.
 pub(super) const MAX_WAIT_MS: Bounds = Bounds::same(1, 86_400_000);

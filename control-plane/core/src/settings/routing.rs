@@ -9,7 +9,7 @@ use crate::ids::{ModelId, ProviderId};
 use crate::number::Finite;
 use crate::telemetry::quota::window::WindowName;
 
-use super::members::{Bounds, Member};
+use super::member::{Bounds, Member};
 use super::{Overrides, Settings};
 
 /// Whether there is an emergency fallback where nobody says.

@@ -11,7 +11,8 @@ use serde_json::{Map, Value};
 use crate::config::{Violation, Violations};
 
 use super::bounds::reconcile;
-use super::members::{Bounds, Member, Reach, SECTIONS, Shape};
+use super::member::{Bounds, Member, Reach, Shape};
+use super::members::SECTIONS;
 use super::strict::{join, shown, typed};
 use super::{Settings, entries, number, strict};
 

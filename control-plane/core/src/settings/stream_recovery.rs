@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::stream::WatchdogLimits;
 
-use super::members::Member;
+use super::member::Member;
 use super::overrides::named::{
     ATTEMPT_DEADLINE_MS, CONTINUATION, MIN_BYTES_PER_SECOND, MIN_USEFUL_BYTES, Named, RECOVERY,
     WARMUP_MS, WATCHDOG, WINDOW_MS,

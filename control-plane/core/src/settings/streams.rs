@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Settings;
-use super::members::{Bounds, Member};
+use super::member::{Bounds, Member};
 use super::overrides::named::{
     ATTEMPT_DEADLINE_MS, BODY_MS, CONNECT_MS, HEADERS_MS, IDLE_MS, Named, READINESS_MS,
 };

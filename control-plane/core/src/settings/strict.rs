@@ -8,7 +8,8 @@ use serde_json::{Map, Value};
 use crate::config::{Violation, Violations};
 
 use super::bounds::conflicts;
-use super::members::{Bounds, Member, Reach, SECTIONS, Shape};
+use super::member::{Bounds, Member, Reach, Shape};
+use super::members::SECTIONS;
 use super::{Settings, entries};
 
 impl Settings {

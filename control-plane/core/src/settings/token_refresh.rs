@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Violations;
 
-use super::members::{Bounds, Member};
+use super::member::{Bounds, Member};
 
 /// Members of `tokenRefresh`.
 pub(super) const MEMBERS: &[Member] = &[

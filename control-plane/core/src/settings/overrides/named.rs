@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::members::Bounds;
+use super::super::member::Bounds;
 use super::{is_switched_on, parse_number};
 
 const FETCH_TIMEOUT_MS: &str = "FETCH_TIMEOUT_MS";

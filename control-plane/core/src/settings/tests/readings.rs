@@ -4,7 +4,8 @@ use proptest::prelude::*;
 use rstest::rstest;
 use serde_json::{Map, Value, json};
 
-use super::super::members::{Bounds, Member, Reach, SECTIONS, Shape};
+use super::super::member::{Bounds, Member, Reach, Shape};
+use super::super::members::SECTIONS;
 use super::super::*;
 use crate::config::{Config, Document};
 

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
 
-use super::super::members::{Bounds, Member, Reach, SECTIONS, Shape};
+use super::super::member::{Bounds, Member, Reach, Shape};
+use super::super::members::SECTIONS;
 use super::super::*;
 use crate::config::{ComboConfig, Document};
 

@@ -62,6 +62,8 @@ pub struct ControlPlane {
     pub grpc: SocketAddr,
     /// Where it has `/livez`, `/readyz` and `/metrics`.
     pub http: SocketAddr,
+    /// Nobody else's, also before it listens and while it is down.
+    _ports: [ReservedPort; 2],
 }
 
 impl ControlPlane {
@@ -81,6 +83,8 @@ pub struct DataPlane {
     pub http: SocketAddr,
     /// Where it has `/livez`, `/readyz` and `/metrics`.
     pub admin: SocketAddr,
+    /// Nobody else's, also before it listens and while it is down.
+    _ports: [ReservedPort; 2],
 }
 
 /// A running fleet. Dropping it ends everything.
@@ -201,11 +205,11 @@ impl Fleet {
         for (name, value) in env {
             builder = builder.env(name, value);
         }
-        drop((grpc, http));
         self.control_planes.push(ControlPlane {
             process: builder.start()?,
             grpc: grpc_addr,
             http: http_addr,
+            _ports: [grpc, http],
         });
         Ok(())
     }
@@ -243,11 +247,11 @@ impl Fleet {
         if let Some(egress_id) = egress_id {
             builder = builder.args(["--egress-id", egress_id]);
         }
-        drop((http, admin));
         self.data_planes.push(DataPlane {
             process: builder.start()?,
             http: http_addr,
             admin: admin_addr,
+            _ports: [http, admin],
         });
         Ok(())
     }

@@ -2,12 +2,16 @@
 //!
 //! "Bind to port 0, look, close" hands out a port that the kernel may give to any outgoing connection a moment later,
 //! and a server that is to come back on the same port finds it taken. Reserved ports therefore lie below the kernel's
-//! own range, and a file lock per port keeps every other test process of this user away from it until the reservation
-//! ends. Nothing has to be cleaned up: locks end with their process.
+//! own range, and who reserves one holds a name for it that no other process can take until the reservation ends: that of an
+//! abstract Unix socket. Such names are known exactly where ports are, in one network namespace, whoever's the processes
+//! are and whatever files they see; a lock in a temporary directory is not seen by those that have another one.
+//! Nothing has to be cleaned up: names end with their process.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs;
+use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
 
 use anyhow::{Context as _, Result, bail};
 use parking_lot::Mutex;
@@ -24,16 +28,15 @@ static KEPT: Mutex<Vec<ReservedPort>> = Mutex::new(Vec::new());
 #[derive(Debug)]
 pub struct ReservedPort {
     number: u16,
-    _lock: File,
+    _name: UnixDatagram,
 }
 
 impl ReservedPort {
     /// Reserves a port on which nobody listens.
     ///
     /// # Errors
-    /// When none is left, or the lock files cannot be made.
+    /// When none is left, or their names cannot be asked for.
     pub fn reserve() -> Result<Self> {
-        let folder = lock_folder()?;
         let highest = ephemeral_start().max(LOWEST + 1);
         let width = highest - LOWEST;
         let first = rand::rng().random_range(0..width);
@@ -41,20 +44,27 @@ impl ReservedPort {
             // Both are below `width`, which is at most 53,535, so the sum needs 32 bits.
             let offset = (u32::from(first) + u32::from(step)) % u32::from(width);
             let number = LOWEST + u16::try_from(offset)?;
-            let lock = OpenOptions::new()
-                .create(true)
-                .truncate(false)
-                .write(true)
-                .open(folder.join(number.to_string()))
-                .context("cannot open the lock of a port")?;
-            if lock.try_lock().is_ok() && TcpListener::bind((Ipv4Addr::LOCALHOST, number)).is_ok() {
-                return Ok(Self {
-                    number,
-                    _lock: lock,
-                });
+            let Some(port) = Self::reserve_this(number)? else {
+                continue;
+            };
+            if TcpListener::bind(port.addr()).is_ok() {
+                return Ok(port);
             }
         }
         bail!("no free port between {LOWEST} and {highest}")
+    }
+
+    /// `None`: it is reserved.
+    fn reserve_this(number: u16) -> Result<Option<Self>> {
+        let name = UnixAddr::from_abstract_name(format!("tidegate-test-port-{number}"))?;
+        match UnixDatagram::bind_addr(&name) {
+            Ok(name) => Ok(Some(Self {
+                number,
+                _name: name,
+            })),
+            Err(error) if error.kind() == ErrorKind::AddrInUse => Ok(None),
+            Err(error) => Err(error).context("cannot ask for the name of a port"),
+        }
     }
 
     /// The port's number.
@@ -83,17 +93,6 @@ pub fn free_port() -> Result<u16> {
     Ok(number)
 }
 
-fn lock_folder() -> Result<PathBuf> {
-    use std::os::unix::fs::MetadataExt as _;
-    let user = fs::metadata("/proc/self")
-        .context("cannot read /proc/self")?
-        .uid();
-    // Not in the target directory: all checkouts on a machine share its ports.
-    let folder = std::env::temp_dir().join(format!("tidegate-test-ports-{user}"));
-    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    Ok(folder)
-}
-
 fn ephemeral_start() -> u16 {
     fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range")
         .ok()
@@ -112,6 +111,15 @@ mod tests {
         numbers.sort_unstable();
         numbers.dedup();
         assert_eq!(numbers.len(), 50);
+    }
+
+    #[test]
+    fn a_port_is_reserved_until_its_reservation_ends() {
+        let port = ReservedPort::reserve().unwrap();
+        let number = port.number();
+        assert!(ReservedPort::reserve_this(number).unwrap().is_none());
+        drop(port);
+        assert!(ReservedPort::reserve_this(number).unwrap().is_some());
     }
 
     #[test]

@@ -27,6 +27,8 @@ struct Standalone {
     openai: FakeUpstream,
     anthropic: FakeUpstream,
     folder: ScratchDir,
+    /// Nobody else's, also before it listens.
+    _ports: [ReservedPort; 2],
 }
 
 impl Standalone {
@@ -54,7 +56,6 @@ impl Standalone {
         std::fs::write(&config, change(document(&openai, &anthropic)))?;
         let (http, grpc) = (ReservedPort::reserve()?, ReservedPort::reserve()?);
         let (http_addr, grpc_addr) = (http.addr(), grpc.addr());
-        drop((http, grpc));
         let mut process = ProcessBuilder::workspace_binary("tidegate")?;
         for (name, value) in env {
             process = process.env(*name, *value);
@@ -72,6 +73,7 @@ impl Standalone {
             process,
             http: http_addr,
             grpc: grpc_addr,
+            _ports: [http, grpc],
             openai,
             anthropic,
             folder,

@@ -1,7 +1,7 @@
-//! Rows of events, as both databases give them back.
+//! Events as both databases give them back, and the store of them but for the texts of its statements.
 
 use tidegate_store::durable::{
-    AuditEntry, DurableStoreError, EventPosition, EventRow, EventSource, StoredEvent,
+    AuditEntry, DurableStoreError, EventPosition, EventQuery, EventRow, EventSource, StoredEvent,
 };
 
 use super::{from_json, plain_version};
@@ -71,3 +71,114 @@ fn transition(body: &str) -> StoredEvent {
 pub(crate) fn read_events(rows: Vec<AnyEventRow>) -> Result<Vec<EventRow>, DurableStoreError> {
     rows.into_iter().map(AnyEventRow::read).collect()
 }
+
+/// The texts for a page of events, one for each way to choose transitions.
+pub(crate) struct EventPages {
+    pub(crate) of_all: &'static str,
+    pub(crate) of_provider: &'static str,
+    pub(crate) of_connection: &'static str,
+    pub(crate) of_both: &'static str,
+}
+
+impl EventPages {
+    pub(crate) fn of(&self, asked: EventQuery<'_>) -> &'static str {
+        match (asked.provider, asked.connection) {
+            (None, None) => self.of_all,
+            (Some(_), None) => self.of_provider,
+            (None, Some(_)) => self.of_connection,
+            (Some(_), Some(_)) => self.of_both,
+        }
+    }
+}
+
+/// Implements [`tidegate_store::durable::EventStore`] for a store: its database and connections, the pool it reads with, its
+/// [`EventPages`], and the text for what comes after marks. Generic over the driver it would be longer in bounds than in
+/// code.
+macro_rules! event_store {
+    ($store:ty, $database:ty, $connection:ty, $pool:ident, $pages:expr, $news:expr) => {
+        const _: () = {
+            use async_trait::async_trait;
+            use tidegate_core::ids::{ConnectionId, ProviderId};
+            use tidegate_store::durable::{
+                DurableStoreError, EventMarks, EventQuery, EventRow, EventStore,
+            };
+
+            use $crate::call::{Progress, run};
+            use $crate::number::{count, moment};
+            use $crate::rows::events::{AnyEventRow, read_events, source_number};
+            use $crate::rows::{list_limit, plain_version};
+
+            #[async_trait]
+            impl EventStore for $store {
+                async fn list_events(
+                    &self,
+                    asked: EventQuery<'_>,
+                    limit: u32,
+                ) -> Result<Vec<EventRow>, DurableStoreError> {
+                    let text = $pages.of(asked);
+                    run::<$database, _, _>(
+                        &self.$pool,
+                        self.limits.call,
+                        async |database: &mut $connection, _: &Progress| {
+                            let rows: Vec<AnyEventRow> = sqlx::query_as(text)
+                                .bind(moment(asked.since))
+                                .bind(moment(asked.before.at))
+                                .bind(source_number(asked.before.source))
+                                .bind(count(asked.before.seq))
+                                .bind(asked.provider.map(ProviderId::as_str))
+                                .bind(asked.connection.map(ConnectionId::as_str))
+                                .bind(list_limit(limit))
+                                .bind(asked.source.map(source_number))
+                                .fetch_all(database)
+                                .await?;
+                            Ok(read_events(rows)?)
+                        },
+                    )
+                    .await
+                }
+
+                async fn event_marks(&self) -> Result<EventMarks, DurableStoreError> {
+                    run::<$database, _, _>(
+                        &self.$pool,
+                        self.limits.call,
+                        async |database: &mut $connection, _: &Progress| {
+                            let (transitions, audit): (i64, i64) = sqlx::query_as(
+                                "SELECT coalesce((SELECT max(seq) FROM transitions), 0),
+                                        coalesce((SELECT max(seq) FROM admin_audit), 0)",
+                            )
+                            .fetch_one(database)
+                            .await?;
+                            Ok(EventMarks {
+                                transitions: plain_version(transitions)?,
+                                audit: plain_version(audit)?,
+                            })
+                        },
+                    )
+                    .await
+                }
+
+                async fn events_after(
+                    &self,
+                    marks: EventMarks,
+                    limit: u32,
+                ) -> Result<Vec<EventRow>, DurableStoreError> {
+                    run::<$database, _, _>(
+                        &self.$pool,
+                        self.limits.call,
+                        async |database: &mut $connection, _: &Progress| {
+                            let rows: Vec<AnyEventRow> = sqlx::query_as($news)
+                                .bind(count(marks.transitions))
+                                .bind(count(marks.audit))
+                                .bind(list_limit(limit))
+                                .fetch_all(database)
+                                .await?;
+                            Ok(read_events(rows)?)
+                        },
+                    )
+                    .await
+                }
+            }
+        };
+    };
+}
+pub(crate) use event_store;

@@ -45,6 +45,7 @@ pub struct PgDurableStore {
     pool: PgPool,
     limits: SqlLimits,
     claims: Claims,
+    recent: leases::Recent,
 }
 
 impl PgDurableStore {
@@ -124,6 +125,7 @@ impl PgDurableStore {
             pool,
             limits,
             claims: Claims::new(base, limits),
+            recent: leases::Recent::default(),
         })
     }
 }

@@ -9,6 +9,8 @@
 mod faults;
 #[path = "postgres/leadership.rs"]
 mod leadership;
+#[path = "postgres/lease_foresight.rs"]
+mod lease_foresight;
 #[path = "postgres/lease_races.rs"]
 mod lease_races;
 #[path = "postgres/leases.rs"]

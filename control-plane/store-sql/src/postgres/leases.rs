@@ -1,10 +1,12 @@
 //! Leases in Postgres.
 //!
 //! READ COMMITTED. Commands look without locks and write only while what they saw still stands ([`transaction`],
-//! [`activity`]); what they write is locked in one order: leases by number, then registrations, then counters and new rows.
+//! [`activity`]), or foresee what they would see ([`foreseen`], from what is known in [`recent`]); what they write is locked in one order: leases by number, then registrations, then counters and new rows.
 
 mod activity;
+mod foreseen;
 mod hygiene;
+mod recent;
 mod transaction;
 
 use std::time::Duration;
@@ -25,7 +27,8 @@ use crate::call::{Progress, run};
 use crate::number::from_moment;
 use crate::rows::leases::{Scope, without_changes};
 pub(super) use hygiene::reconcile_in;
-use transaction::{decide, look};
+pub(super) use recent::Recent;
+use transaction::{decide, decide_on_sight, look};
 
 /// The present.
 const CLOCK: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now";
@@ -50,7 +53,7 @@ impl LeaseStore for PgDurableStore {
                     eligible: candidates,
                     generation: None,
                 };
-                decide(connection, progress, &scope, |found| {
+                decide(connection, progress, &self.recent, &scope, |found| {
                     acquire(&found.rows(), asked, settings, found.now)
                 })
                 .await
@@ -69,9 +72,13 @@ impl LeaseStore for PgDurableStore {
             &self.pool,
             self.limits.call,
             async |connection: &mut PgConnection, progress: &Progress| {
-                decide(connection, progress, &Scope::of(owner), |found| {
-                    renew(found.own.as_ref(), asked, ttl_ms, found.now)
-                })
+                decide(
+                    connection,
+                    progress,
+                    &self.recent,
+                    &Scope::of(owner),
+                    |found| renew(found.own.as_ref(), asked, ttl_ms, found.now),
+                )
                 .await
             },
         )
@@ -93,7 +100,7 @@ impl LeaseStore for PgDurableStore {
                     eligible: &[],
                     generation: Some(asked.generation),
                 };
-                decide(connection, progress, &scope, |found| {
+                decide(connection, progress, &self.recent, &scope, |found| {
                     let (own, newest) = (found.own.as_ref(), found.newest.as_ref());
                     release(own, newest, asked, reason, found.now)
                 })
@@ -112,7 +119,7 @@ impl LeaseStore for PgDurableStore {
             &self.pool,
             self.limits.call,
             async |connection: &mut PgConnection, _: &Progress| {
-                let found = look(connection, &Scope::of(owner)).await?;
+                let found = look(connection, &self.recent, &Scope::of(owner)).await?;
                 let answer = status(found.own.as_ref(), asked, found.now).cloned();
                 Ok(found.reply(answer))
             },
@@ -131,7 +138,7 @@ impl LeaseStore for PgDurableStore {
             self.limits.call,
             async |connection: &mut PgConnection, progress: &Progress| {
                 // As long as the owner's row stays as it is, the others do not count.
-                let found = look(connection, &Scope::of(owner)).await?;
+                let found = look(connection, &self.recent, &Scope::of(owner)).await?;
                 let step = place(&found.rows(), asked, settings, found.now);
                 if let Some(answer) = without_changes(step) {
                     return Ok(found.reply(answer));
@@ -141,7 +148,7 @@ impl LeaseStore for PgDurableStore {
                     eligible: asked.candidates,
                     generation: None,
                 };
-                decide(connection, progress, &scope, |found| {
+                decide_on_sight(connection, progress, &self.recent, &scope, |found| {
                     place(&found.rows(), asked, settings, found.now)
                 })
                 .await
@@ -159,7 +166,7 @@ impl LeaseStore for PgDurableStore {
             &self.pool,
             self.limits.call,
             async |connection: &mut PgConnection, progress: &Progress| {
-                activity::fence(connection, progress, asked, settings).await
+                activity::fence(connection, progress, &self.recent, asked, settings).await
             },
         )
         .await
@@ -185,6 +192,7 @@ impl LeaseStore for PgDurableStore {
             &self.pool,
             self.limits.call,
             async |connection: &mut PgConnection, progress: &Progress| {
+                self.recent.ended(activity);
                 activity::delete(connection, progress, activity).await
             },
         )

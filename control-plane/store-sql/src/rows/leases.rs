@@ -178,16 +178,25 @@ impl FencedRow {
         lease: LeaseName,
         plane: PlaneIncarnation,
     ) -> Result<(Lease, Timestamp, Option<Activity>), DurableStoreError> {
-        let stored = self.number.zip(self.until);
-        let activity = stored.map(|(number, until)| Activity {
-            connection: connection.clone(),
-            lease,
-            plane,
-            number: from_ordered(number),
-            until: from_moment(until),
-        });
-        Ok((self.lease.read()?, from_moment(self.now), activity))
+        let stored = registration(connection, lease, plane, self.number.zip(self.until));
+        Ok((self.lease.read()?, from_moment(self.now), stored))
     }
+}
+
+/// A registration of which number and end were read.
+pub(crate) fn registration(
+    connection: &ConnectionId,
+    lease: LeaseName,
+    plane: PlaneIncarnation,
+    stored: Option<(i64, i64)>,
+) -> Option<Activity> {
+    stored.map(|(number, until)| Activity {
+        connection: connection.clone(),
+        lease,
+        plane,
+        number: from_ordered(number),
+        until: from_moment(until),
+    })
 }
 
 impl Found {

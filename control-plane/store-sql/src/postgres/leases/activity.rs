@@ -4,6 +4,8 @@
 //! writes nothing, or waits for it; whoever gives the connection away after that sees the registration. The time is that
 //! of the read. What follows from it is only shorter than from a later one, and counts from before the question.
 
+use std::time::Instant;
+
 use sqlx::PgConnection;
 use tidegate_core::ids::{ConnectionId, PlaneIncarnation};
 use tidegate_core::lease::{
@@ -13,22 +15,33 @@ use tidegate_core::lease::{
 use tidegate_core::settings::LeaseSettings;
 use tidegate_core::time::Timestamp;
 
+use super::foreseen;
+use super::recent::Recent;
 use super::transaction::{Rounds, Stop};
 use crate::call::{Failure, Progress};
-use crate::number::{bits, moment, ordered, present};
-use crate::rows::leases::{FencedRow, generation, id_bytes};
+use crate::number::{bits, from_moment, moment, ordered, present};
+use crate::rows::leases::{FencedRow, generation, id_bytes, registration};
 
-/// Reads, and writes only when what is registered does not cover the answer.
+/// Reads, and writes only when what is registered does not cover the answer; or only writes, where that is foreseen.
 pub(super) async fn fence(
     connection: &mut PgConnection,
     progress: &Progress,
+    recent: &Recent,
     asked: &Fence<'_>,
     settings: &LeaseSettings,
 ) -> Result<Result<Grant, FenceError>, Failure> {
+    let foreseen = foreseen::fence(connection, progress, recent, asked, settings).await?;
+    if let Some(grant) = foreseen {
+        recent.registered(asked);
+        return Ok(Ok(grant));
+    }
     let mut rounds = Rounds::default();
     loop {
-        let round = fence_once(connection, progress, asked, settings).await;
+        let round = fence_once(connection, progress, recent, asked, settings).await;
         if let Some(answer) = rounds.settle(round)? {
+            if answer.is_ok() {
+                recent.registered(asked);
+            }
             return Ok(answer);
         }
     }
@@ -37,14 +50,25 @@ pub(super) async fn fence(
 async fn fence_once(
     connection: &mut PgConnection,
     progress: &Progress,
+    recent: &Recent,
     asked: &Fence<'_>,
     settings: &LeaseSettings,
 ) -> Result<Result<Grant, FenceError>, Stop> {
-    let Some(seen) = look(connection, asked).await? else {
+    let seen = match recent.lease(asked.lease.owner, Instant::now()) {
+        Some((known, _)) => look_again(connection, known, asked).await?,
+        None => None,
+    };
+    let seen = match seen {
+        Some(seen) => Some(seen),
+        None => look(connection, asked).await?,
+    };
+    let Some(seen) = seen else {
+        recent.forget(asked.lease.owner);
         // Without a lease the time does not count.
         let refused = fence_rule(None, None, asked, settings, Timestamp(0));
         return Ok(refused.map(|granted| granted.grant));
     };
+    recent.saw_lease(&seen.lease, seen.now, Instant::now());
     let (lease, stored) = (Some(&seen.lease), seen.stored.as_ref());
     let granted = match fence_rule(lease, stored, asked, settings, seen.now) {
         Ok(granted) => granted,
@@ -153,6 +177,45 @@ async fn look(connection: &mut PgConnection, asked: &Fence<'_>) -> Result<Option
     .await?;
     row.map(|row| Seen::read(row, asked.connection, asked.lease, asked.plane))
         .transpose()
+}
+
+/// The same of a row that is known, while it has not ended: only its times may have changed.
+async fn look_again(
+    connection: &mut PgConnection,
+    known: Lease,
+    asked: &Fence<'_>,
+) -> Result<Option<Seen>, Stop> {
+    let row: Option<(i64, i64, i64, Option<i64>, Option<i64>)> = sqlx::query_as(
+        "SELECT renewed_at, expires_at, (extract(epoch FROM clock_timestamp()) * 1000)::bigint,
+                number, until
+         FROM leases AS lease LEFT JOIN lease_activity AS activity
+             ON activity.connection = $2 AND activity.owner = $3
+                 AND activity.generation = $4 AND activity.plane = $5
+         WHERE lease.id = $1 AND ended_at IS NULL",
+    )
+    .bind(id_bytes(known.id))
+    .bind(asked.connection.as_str())
+    .bind(asked.lease.owner.to_string())
+    .bind(generation(asked.lease.generation))
+    .bind(bits(asked.plane.0))
+    .fetch_optional(connection)
+    .await?;
+    Ok(
+        row.map(|(renewed_at, expires_at, now, number, until)| Seen {
+            lease: Lease {
+                renewed_at: from_moment(renewed_at),
+                expires_at: from_moment(expires_at),
+                ..known
+            },
+            stored: registration(
+                asked.connection,
+                asked.lease,
+                asked.plane,
+                number.zip(until),
+            ),
+            now: from_moment(now),
+        }),
+    )
 }
 
 /// The newest row of a lease on a connection, over or not, and what is registered.

@@ -7,11 +7,14 @@
 //! all of them is as good as one for each, and it stops to plan at every call, which takes longer than the statement.
 
 use std::slice;
+use std::time::Instant;
 
 use sqlx::{Connection, FromRow, PgConnection, Row};
 use tidegate_core::lease::{Change, Lease, LeaseId, Step, Stored};
 use tidegate_store::durable::{DurableStoreError, LeaseReply};
 
+use super::foreseen;
+use super::recent::Recent;
 use crate::call::{Failure, Progress};
 use crate::number::{bits, moment, ordered};
 use crate::rows::leases::{Found, InFlightRow, LeaseRow, Scope, generation, id_bytes, sequence};
@@ -23,7 +26,7 @@ pub(super) const MAX_ROUNDS: usize = 32;
 
 /// How old a look may be when a row is made by it, in ms; as long as a call may take (decision 54). The row holds from the
 /// time of the look, so that one by an older look could seem to hold beside another that has come and gone.
-const MAX_LOOK_AGE_MS: u64 = 500;
+pub(super) const MAX_LOOK_AGE_MS: u64 = 500;
 
 /// Why a round ended without an answer.
 pub(super) enum Stop {
@@ -75,16 +78,32 @@ impl Rounds {
     }
 }
 
-/// Runs a rule on the rows of a scope, and writes what it says.
-pub(super) async fn decide<T: Stored>(
+/// Runs a rule on the rows of a scope, and writes what it says; on what is foreseen of them, where that is right.
+pub(super) async fn decide(
     connection: &mut PgConnection,
     progress: &Progress,
+    recent: &Recent,
+    scope: &Scope<'_>,
+    rule: impl Fn(&Found) -> Step<Lease>,
+) -> Result<LeaseReply<Lease>, Failure> {
+    let foreseen = foreseen::decide(connection, progress, recent, scope, &rule).await?;
+    match foreseen {
+        Some(reply) => Ok(reply),
+        None => decide_on_sight(connection, progress, recent, scope, rule).await,
+    }
+}
+
+/// The same, and looks first in any case.
+pub(super) async fn decide_on_sight<T: Stored>(
+    connection: &mut PgConnection,
+    progress: &Progress,
+    recent: &Recent,
     scope: &Scope<'_>,
     rule: impl Fn(&Found) -> Step<T>,
 ) -> Result<LeaseReply<T>, Failure> {
     let mut rounds = Rounds::default();
     loop {
-        let round = decide_once(connection, progress, scope, &rule).await;
+        let round = decide_once(connection, progress, recent, scope, &rule).await;
         if let Some(reply) = rounds.settle(round)? {
             return Ok(reply);
         }
@@ -94,10 +113,11 @@ pub(super) async fn decide<T: Stored>(
 async fn decide_once<T: Stored>(
     connection: &mut PgConnection,
     progress: &Progress,
+    recent: &Recent,
     scope: &Scope<'_>,
     rule: impl Fn(&Found) -> Step<T>,
 ) -> Result<LeaseReply<T>, Stop> {
-    let found = look(connection, scope).await?;
+    let found = look(connection, recent, scope).await?;
     let step = rule(&found);
     let opened = match step.changes.as_slice() {
         [] => Vec::new(),
@@ -113,12 +133,14 @@ async fn decide_once<T: Stored>(
             opened
         }
     };
+    recent.wrote(scope.owner, &step.changes, &opened);
     Ok(found.reply_after(step.answer, &opened))
 }
 
 /// What stands, and when: a snapshot, and a time that is not earlier than anything in it.
 pub(super) async fn look(
     connection: &mut PgConnection,
+    recent: &Recent,
     scope: &Scope<'_>,
 ) -> Result<Found, Failure> {
     let rows = sqlx::query(
@@ -152,6 +174,7 @@ pub(super) async fn look(
     .bind(scope.generation.map(generation))
     .fetch_all(connection)
     .await?;
+    let answered = Instant::now();
     let first = rows.first().ok_or(sqlx::Error::RowNotFound)?;
     let present = (first.try_get("now")?, first.try_get("last")?);
     let (mut stand, mut in_flight, mut newest) = (Vec::new(), Vec::new(), None);
@@ -164,7 +187,9 @@ pub(super) async fn look(
             None => {}
         }
     }
-    Ok(Found::new(scope, stand, in_flight, newest, present)?)
+    let found = Found::new(scope, stand, in_flight, newest, present)?;
+    recent.saw(scope, &found, answered);
+    Ok(found)
 }
 
 /// Writes what a rule says, and tells the rows that it made. A row that is not as the rule saw it means that the race is

@@ -1,0 +1,26 @@
+-- A lease for who has not looked, but foresees what a look would show.
+
+-- Begins at the moment that it is made, so after whatever ended before. NULL: it would not have been decided so, and nothing
+-- is written; or 40001, as in the function that it calls.
+CREATE FUNCTION open_foreseen_lease_v1(
+    new_id bytea, new_owner text, new_key text, new_provider text, new_connection text, new_generation bigint,
+    foreseen bigint, expires bigint, latest bigint, passed_over text[], OUT made bigint, OUT begun bigint
+) LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    now bigint := (extract(epoch FROM clock_timestamp()) * 1000)::bigint;
+BEGIN
+    IF now BETWEEN foreseen AND latest
+        AND NOT EXISTS (SELECT FROM leases WHERE owner = new_owner AND ended_at IS NULL)
+        AND NOT EXISTS (SELECT FROM leases WHERE connection = new_connection AND ended_at IS NULL)
+        AND NOT EXISTS (SELECT FROM lease_activity WHERE connection = new_connection)
+        -- The planner must not see how long the list is: it would plan anew for each.
+        AND (SELECT count(*) FROM leases
+             WHERE connection = ANY ((SELECT passed_over)::text[]) AND ended_at IS NULL AND expires_at > now)
+            = cardinality(passed_over)
+    THEN
+        made := open_lease_v1(new_id, new_owner, new_key, new_provider, new_connection, new_generation, true, now, now,
+            expires, latest);
+        begun := now;
+    END IF;
+END $$;
+COMMENT ON FUNCTION open_foreseen_lease_v1 IS 'Makes a row of leases if the owner has none, nobody has the connection, nothing is registered on it and all connections that are passed over are leased. made: its seq. foreseen, latest: ms since the Unix epoch between which it may begin.';

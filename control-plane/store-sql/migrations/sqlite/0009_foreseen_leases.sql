@@ -1,0 +1,2 @@
+-- Nothing: one writer looks for nothing in vain.
+SELECT 1;

@@ -1,9 +1,10 @@
 //! Exclusive leases of connections (`sessions-and-streams.md` §1, decision 42).
 //!
-//! **One authority.** Every command is one transaction: the adapter locks the rows of the owner and of the connections
-//! that may be given away, reads the database's clock, runs the rule of [`tidegate_core::lease`] on them and writes
-//! what it says, all or nothing. Who loses a race runs the rule again on what stands then. Two unique indexes, over
-//! rows that have not ended, hold even if that were wrong: one row of an owner, one of a connection.
+//! **One authority.** Every command is one transaction: the adapter runs the rule of [`tidegate_core::lease`] on the rows of
+//! the owner and of the connections that may be given away, as they stand at one moment of the database's clock, and
+//! writes what it says while they still stand so, all or nothing. Who loses a race runs the rule again on what stands
+//! then. Two unique indexes, over rows that have not ended, hold even if that were wrong: one row of an owner, one of a
+//! connection.
 //!
 //! **Stance:** fail-closed. Without an answer nobody has a lease and nothing is sent. A command without an answer may have
 //! happened; each may be repeated, and then says what stands.

@@ -20,6 +20,7 @@ use tokio_util::task::TaskTracker;
 use tonic::{Code, Status};
 
 use super::history::{Answer, Asked, LeaseName, Operation, Span};
+use super::room::Room;
 use super::schedule::{Action, Request, Step, Steps};
 use super::stage::{Stage, chat_body, hash, inference, wire_name};
 
@@ -91,6 +92,7 @@ pub(crate) struct Owner {
     pub(crate) record: Arc<Record>,
     /// Requests go on in here.
     pub(crate) requests: TaskTracker,
+    pub(crate) room: Arc<Room>,
     /// What it was last told to have.
     pub(crate) generation: Option<u64>,
 }
@@ -98,14 +100,37 @@ pub(crate) struct Owner {
 impl Owner {
     /// Follows its schedule for a time.
     pub(crate) async fn run(mut self, seed: u64, time: Duration) -> Result<()> {
+        let room = Arc::clone(&self.room);
+        let goes_on = Room::lets_go_on(self.number);
         for step in Steps::new(seed, self.number) {
             if self.record.now() + step.pause >= time {
                 break;
             }
-            tokio::time::sleep(step.pause).await;
-            self.step(&step).await?;
+            tokio::select! {
+                () = tokio::time::sleep(step.pause) => self.step(&step).await?,
+                () = room.is_wanted(), if !goes_on => {
+                    self.give_back(step.plane).await?;
+                    room.leave().await;
+                }
+            }
+        }
+        if !goes_on {
+            room.left_for_good();
         }
         Ok(())
+    }
+
+    /// Releases what it has.
+    pub(crate) async fn give_back(&mut self, plane: usize) -> Result<()> {
+        if self.generation.is_none() {
+            return Ok(());
+        }
+        let step = Step {
+            pause: Duration::ZERO,
+            plane,
+            action: Action::Release,
+        };
+        self.step(&step).await
     }
 
     async fn step(&mut self, step: &Step) -> Result<()> {
@@ -180,7 +205,7 @@ impl Owner {
         }
     }
 
-    async fn acquire(&mut self, plane: usize, ttl: Duration) -> Result<()> {
+    pub(crate) async fn acquire(&mut self, plane: usize, ttl: Duration) -> Result<()> {
         let request = AcquireRequest {
             owner_sha256: hash(self.number)?.as_bytes().to_vec(),
             key_id: "k1".to_owned(),
@@ -238,6 +263,18 @@ impl Owner {
 
     /// Sends a request that goes on while its owner does.
     fn send(&self, plane: usize, generation: u64, request: Request) -> Result<()> {
+        self.requests
+            .spawn(self.sending(plane, generation, request)?);
+        Ok(())
+    }
+
+    /// Sends a request; the answer, which is written down, too.
+    pub(crate) fn sending(
+        &self,
+        plane: usize,
+        generation: u64,
+        request: Request,
+    ) -> Result<impl Future<Output = Answer> + Send + use<>> {
         let planes = self.stage.fleet.data_planes.len();
         let plane = plane.checked_rem(planes).context("no data planes")?;
         let number = self.record.number.fetch_add(1, Ordering::Relaxed);
@@ -256,7 +293,7 @@ impl Owner {
             &body,
         )?;
         let (record, owner) = (Arc::clone(&self.record), self.number);
-        self.requests.spawn(async move {
+        Ok(async move {
             let from = record.now();
             let answered = tokio::time::timeout(SEND_LIMIT, answer_of(request));
             let answer = match answered.map(|ended| ended.ok()).await {
@@ -265,11 +302,11 @@ impl Owner {
                 None => Answer::Unknown,
             };
             record.add(owner, Asked::Send { generation, number }, from, answer);
-        });
-        Ok(())
+            answer
+        })
     }
 
-    fn name(&self, generation: u64) -> LeaseName {
+    pub(crate) fn name(&self, generation: u64) -> LeaseName {
         LeaseName {
             owner: self.number,
             generation,

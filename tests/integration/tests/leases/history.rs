@@ -137,6 +137,8 @@ pub(crate) struct Row {
     pub(crate) connection: String,
     /// When it held, by the clock of the database.
     pub(crate) held: Span,
+    /// Why it ended, if that was written down.
+    pub(crate) ended: Option<String>,
 }
 
 /// What was done to the fleet.

@@ -3,12 +3,15 @@
 
 mod check;
 mod clients;
+mod cooling;
 mod draining;
 mod history;
 mod lifecycle;
+mod losses;
 mod placing;
 mod proof;
 mod races;
+mod room;
 mod schedule;
 mod secrecy;
 mod stage;

@@ -192,7 +192,7 @@ impl Stage {
             .execute(
                 &self.fleet.database,
                 "SELECT owner, generation, connection, acquired_at,
-                     least(coalesce(ended_at, expires_at), expires_at) FROM leases ORDER BY seq",
+                     least(coalesce(ended_at, expires_at), expires_at), end_reason FROM leases ORDER BY seq",
             )
             .await?;
         let mut read = Vec::new();
@@ -203,6 +203,7 @@ impl Stage {
                 Some(connection),
                 Some(from),
                 Some(until),
+                ended,
             ] = &row[..]
             else {
                 anyhow::bail!("not a row of a lease: {row:?}");
@@ -218,6 +219,7 @@ impl Stage {
                 },
                 connection: connection.clone(),
                 held: Span::new(ms(from)?, ms(until)?),
+                ended: ended.clone(),
             });
         }
         Ok(read)

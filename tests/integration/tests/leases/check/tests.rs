@@ -58,6 +58,7 @@ impl Story {
             lease: LeaseName { owner, generation },
             connection: connection.to_owned(),
             held: span(held),
+            ended: None,
         });
         self
     }

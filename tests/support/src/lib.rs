@@ -6,6 +6,7 @@
 
 mod account;
 mod child;
+mod collector;
 mod fault_proxy;
 mod fleet;
 mod http_probe;
@@ -19,6 +20,7 @@ mod scratch;
 mod target_dir;
 mod wait;
 
+pub use collector::{CollectedSpan, Collector, CollectorMode};
 pub use fault_proxy::{Direction, FaultProxy};
 pub use fleet::{ADMIN_TOKEN, ControlPlane, DATA_PLANE_TOKEN, DataPlane, Fleet, FleetOptions};
 pub use http_probe::http_status;

@@ -22,6 +22,15 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     ),
     ("tidegate-proto", &["tidegate-core"]),
     (
+        "tidegate-telemetry",
+        &[
+            "tidegate-core",
+            "tidegate-proto",
+            "tidegate-plane-client",
+            "tidegate-store",
+        ],
+    ),
+    (
         "tidegate-store",
         &["tonic", "sqlx", "redis", "hyper", "tidegate-proto"],
     ),

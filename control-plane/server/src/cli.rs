@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use secrecy::SecretString;
+use tidegate_telemetry::OtlpArgs;
 
 /// Tidegate's control plane
 #[derive(Debug, Parser)]
@@ -94,6 +95,9 @@ pub(crate) struct Args {
         global = true
     )]
     pub(crate) start_limit: Duration,
+
+    #[command(flatten)]
+    pub(crate) otlp: OtlpArgs,
 
     /// Log filter, for example `info` or `info,tidegate_control=debug`
     #[arg(long, env = "TIDEGATE_LOG", default_value = "info", global = true)]

@@ -15,6 +15,7 @@ use tidegate_control::plane::{
 use tidegate_core::settings::Overrides;
 use tidegate_store::seal::{Sealer, SealingKey};
 use tidegate_store_redis::{RedisConfig, RedisMode};
+use tidegate_telemetry::{TraceSettings, check_filter};
 
 use crate::cli::{Args, DatabaseArgs, HistoryArgs, RedisArgs, RedisKind, SecretArgs, TlsArgs};
 
@@ -40,6 +41,7 @@ pub(crate) struct Settings {
     pub(crate) retention: Retention,
     pub(crate) start_limit: Duration,
     pub(crate) log: String,
+    pub(crate) traces: Option<TraceSettings>,
     pub(crate) environment: BTreeMap<String, String>,
     pub(crate) validate_only: bool,
 }
@@ -72,6 +74,7 @@ impl Settings {
             decision_store_limit,
             history,
             start_limit,
+            otlp,
             log,
             validate,
         } = args;
@@ -104,7 +107,7 @@ impl Settings {
             check_open(grpc_listen, &tokens)?;
         }
         let (silence_limit, retention) = history_limits(&history)?;
-        tracing_subscriber::EnvFilter::try_new(&log).context("TIDEGATE_LOG is not a filter")?;
+        check_filter(&log).context("TIDEGATE_LOG is not a filter")?;
         Ok(Self {
             grpc_listen,
             http_listen,
@@ -125,6 +128,7 @@ impl Settings {
             retention,
             start_limit,
             log,
+            traces: TraceSettings::from_environment(&otlp)?,
             environment: overrides(environment),
             validate_only: validate,
         })

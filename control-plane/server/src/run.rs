@@ -10,10 +10,10 @@ use tidegate_control::plane::{ControlPlane, ControlPlaneConfig, SharedRegistry};
 use tidegate_store::durable::DurableStoreError;
 use tidegate_store_redis::RedisHotStore;
 use tidegate_store_sql::{PgDurableStore, SqlLimits};
+use tidegate_telemetry::{LogOutput, Traces, start_logging};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::task::TaskTracker;
-use tracing_subscriber::EnvFilter;
 
 use crate::cli::Command;
 use crate::config::Settings;
@@ -21,14 +21,12 @@ use crate::ready_file;
 
 /// Pause between two tries to open the database at start.
 const OPEN_PAUSE: Duration = Duration::from_millis(500);
+/// What the last traces may take at the end.
+const TRACES_LIMIT: Duration = Duration::from_secs(2);
 
 /// Runs a command to its end.
 pub(crate) fn run(settings: Settings, command: Command) -> Result<ExitCode> {
-    tracing_subscriber::fmt()
-        .json()
-        .flatten_event(true)
-        .with_env_filter(EnvFilter::try_new(&settings.log)?)
-        .init();
+    start_logging(&settings.log, LogOutput::Stdout)?;
     rustls::crypto::aws_lc_rs::default_provider()
         .install_default()
         .map_err(|_| anyhow!("another TLS library is installed already"))?;
@@ -74,6 +72,7 @@ async fn serve(settings: Settings) -> Result<ExitCode> {
         retention,
         start_limit,
         environment,
+        traces,
         ..
     } = settings;
     let redis = redis.context("TIDEGATE_REDIS_URL is not set")?;
@@ -100,6 +99,10 @@ async fn serve(settings: Settings) -> Result<ExitCode> {
         .await
         .with_context(|| format!("cannot listen on {http_listen}"))?;
     let (grpc_address, http_address) = (grpc.local_addr()?, http.local_addr()?);
+    let traces = Traces::start(traces, "tidegate-control-plane", &replica)?;
+    let registry = SharedRegistry::default();
+    let shown = traces.metrics();
+    shown.name_in(registry.write().sub_registry_with_prefix("tidegate_cp"));
     let plane = ControlPlane::start(
         ControlPlaneConfig {
             replica: replica.clone(),
@@ -109,7 +112,8 @@ async fn serve(settings: Settings) -> Result<ExitCode> {
             decision_limits,
             silence_limit,
             retention,
-            registry: SharedRegistry::default(),
+            registry,
+            traces: traces.clone(),
         },
         hot.clone(),
         durable.clone(),
@@ -148,6 +152,7 @@ async fn serve(settings: Settings) -> Result<ExitCode> {
     if let Err(_elapsed) = tokio::time::timeout(grace, tasks.wait()).await {
         tracing::warn!("listeners did not end in time");
     }
+    traces.shutdown(TRACES_LIMIT).await;
     hot.close().await;
     durable.close().await;
     if let Some(ended) = early {

@@ -9,6 +9,7 @@ mod events;
 mod handoff;
 mod lease;
 mod lists;
+mod origin;
 mod quotas;
 mod report;
 mod routing;

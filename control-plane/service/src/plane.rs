@@ -20,6 +20,7 @@ use tidegate_core::usage::MIN_SILENCE_MS;
 use tidegate_store::durable::DurableStore;
 use tidegate_store::hot::HotStore;
 use tidegate_store::seal::Sealer;
+use tidegate_telemetry::Traces;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -86,6 +87,8 @@ pub struct ControlPlaneConfig {
     pub retention: Retention,
     /// Where this replica's metrics are named, with the prefix `tidegate_cp`.
     pub registry: SharedRegistry,
+    /// Makes spans of decisions, or does not.
+    pub traces: Traces,
 }
 
 /// A running control plane.
@@ -320,6 +323,7 @@ impl ControlPlane {
                 metrics: Arc::clone(&metrics),
             }),
             leases: Arc::clone(&leases),
+            traces: config.traces,
             usages,
             admin: Arc::new(Admin {
                 leases: Arc::clone(&leases),

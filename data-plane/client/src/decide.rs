@@ -165,7 +165,7 @@ impl Inner {
             let released = self.permits.unheard();
             translate::question(ask, now, self.configuration_version(), released)
         };
-        let mut questions = Questions::new(self, question);
+        let mut questions = Questions::new(self, question, &ask.origin);
         let mut deadline = sent + self.limits.decide;
         let response = match questions.answer(deadline).await {
             Ok(response) => {

@@ -49,6 +49,6 @@ pub use lease::{LeaseAnswer, LeasePlace, Leased};
 pub use metrics::ClientMetrics;
 pub use port::{
     Admission, AdmissionAsk, Answer, Ask, Credential, Deadlines, Dispatch, LastFailure, Lesson,
-    Observation, PermitWait, PermitWaited, PermitWaits, Running, Snapshot, Step, Success,
+    Observation, Origin, PermitWait, PermitWaited, PermitWaits, Running, Snapshot, Step, Success,
 };
 pub use replicas::{MAX_REPLICAS, ReplicaStatus, ReplicasError};

@@ -19,6 +19,7 @@ use tidegate_core::settings::AttemptLimits;
 use tidegate_core::telemetry::QuotaSnapshot;
 use tidegate_core::telemetry::aggregate::End;
 use tidegate_core::time::Timestamp;
+use tidegate_telemetry::TraceContext;
 
 /// Configuration and credentials at one version. Immutable; a newer one replaces it whole.
 #[derive(Clone, Debug)]
@@ -61,6 +62,17 @@ pub struct Ask {
     pub replaces: Option<AttemptId>,
     /// What was waited for since the last attempt was sent.
     pub waited: PermitWaits,
+    /// Whose question it is.
+    pub origin: Origin,
+}
+
+/// Whose question it is, for logs and traces. It decides nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// The request, as the client was told.
+    pub request_id: String,
+    /// Its trace, if it has one.
+    pub trace: Option<TraceContext>,
 }
 
 /// Permits that a request waited for (decision 44).

@@ -87,7 +87,7 @@ impl Cleared {
             dispatch,
             running,
             leased,
-            request,
+            mut request,
             reading,
             clock,
         } = self;
@@ -99,6 +99,7 @@ impl Cleared {
         );
         let sending = life.sending(&dispatch);
         life.sends_again(dispatch, running, leased);
+        life.tells(&mut request);
         let sees = life.sees_apart();
         Underway {
             clock,

@@ -22,8 +22,11 @@ use tidegate_core::admission::{Terms, terms};
 use tidegate_core::config::Strategy;
 use tidegate_core::ids::{AttemptId, ConnectionId};
 use tidegate_core::outcome::{CommonFailure, Outcome, StreamFault};
-use tidegate_core::routing::{AttemptsSoFar, Plan, PriorAttempt, Rejection, RequestFacts};
+use tidegate_core::routing::{
+    AttemptsSoFar, Plan, PriorAttempt, Rejection, RequestFacts, WaitKind,
+};
 use tidegate_plane_client::{Answer, Ask, Dispatch, LastFailure, PermitWaits, Step};
+use tidegate_telemetry::Span;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -42,6 +45,7 @@ use crate::relay::{self, Relay, Served};
 use crate::reply::ReplyBody;
 use crate::request::RequestBody;
 use crate::retries::Spent;
+use crate::spans::{Branch, tell_answer};
 use admission::Gone;
 use permit::BrokenWait;
 use remarks::Remarks;
@@ -192,9 +196,15 @@ impl<C: ControlPort> Drive<C> {
     }
 
     /// A request of ours that is made because of a client's and outlasts it.
-    pub(crate) fn apart(shared: Arc<Shared<C>>, request: Admitted, request_id: String) -> Self {
+    pub(crate) fn apart(
+        shared: Arc<Shared<C>>,
+        request: Admitted,
+        request_id: String,
+        branch: Branch,
+    ) -> Self {
         let facts = Arc::clone(&request.facts);
-        let life = Life::apart(Arc::clone(&shared), request_id, request.endpoint, facts);
+        let endpoint = request.endpoint;
+        let life = Life::apart(Arc::clone(&shared), request_id, endpoint, facts, branch);
         Self::new(shared, request, life)
     }
 
@@ -252,8 +262,8 @@ impl<C: ControlPort> Drive<C> {
             && let (Some(relay), Some(served)) = (self.relay.take(), self.served.take())
             && let Some(life) = &self.life
         {
-            let (request, request_id) = (self.request.clone(), life.request_id.clone());
-            relay::make_after(&self.shared, relay, served, request, request_id);
+            let whose = (life.request_id.clone(), life.branch().clone());
+            relay::make_after(&self.shared, relay, served, self.request.clone(), whose);
         }
     }
 
@@ -274,6 +284,7 @@ impl<C: ControlPort> Drive<C> {
                 so_far.spent_providers = spent.providers;
             }
             so_far.occupied = occupied(&self.shared, &self.request.facts);
+            let (mut span, origin) = life.question();
             let asked = Instant::now();
             let answer = self.shared.control.decide(Ask {
                 attempt,
@@ -284,10 +295,13 @@ impl<C: ControlPort> Drive<C> {
                 egress: self.shared.limits.egress.clone(),
                 replaces: life.holds_permit(),
                 waited: self.waited.clone(),
+                origin,
             });
             let answer = answer.await;
             let seconds = asked.elapsed().as_secs_f64();
             self.shared.metrics.decide_seconds.observe(seconds);
+            tell_answer(&mut span, &answer);
+            drop(span);
             life.hears(&answer);
             self.remember(&answer);
             // What is granted late to an earlier question must not be that of a later one.
@@ -311,10 +325,14 @@ impl<C: ControlPort> Drive<C> {
                 }
                 Step::Wait { kind, wait } => {
                     self.place = None;
+                    let _span = self.waits(kind);
                     self.wait(kind, wait).await?;
                     self.asks_anew()
                 }
-                Step::AwaitPermit(wait) => self.await_permit(wait).await?,
+                Step::AwaitPermit(wait) => {
+                    let _span = self.waits(WaitKind::Permit);
+                    self.await_permit(wait).await?
+                }
                 Step::Reject(rejection) => return Ok(End::Rejected(rejection)),
                 Step::Plan(plan) => return Ok(End::Plan(plan)),
             };
@@ -326,6 +344,17 @@ impl<C: ControlPort> Drive<C> {
             "a request was never decided"
         );
         Err(Refusal::Internal)
+    }
+
+    /// A span of a wait that begins.
+    fn waits(&self, kind: WaitKind) -> Option<Span> {
+        let kind = match kind {
+            WaitKind::Cooldown => "cooldown",
+            WaitKind::RetryDelay => "retry_delay",
+            WaitKind::FallbackDelay => "fallback_delay",
+            WaitKind::Permit => "permit",
+        };
+        Some(self.life.as_ref()?.branch().wait(kind))
     }
 
     /// Adds the failure that was asked about to what happened before.

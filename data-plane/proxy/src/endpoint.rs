@@ -139,6 +139,42 @@ impl Endpoint {
         }
     }
 
+    /// The client's path.
+    pub(crate) fn route(self) -> &'static str {
+        match self {
+            Self::ChatCompletions => "/v1/chat/completions",
+            Self::Completions => "/v1/completions",
+            Self::Responses => "/v1/responses",
+            Self::InputTokens => "/v1/responses/input_tokens",
+            Self::Embeddings => "/v1/embeddings",
+            Self::Messages => "/v1/messages",
+            Self::CountTokens => "/v1/messages/count_tokens",
+        }
+    }
+
+    /// What a span of a client's request is called.
+    pub(crate) fn span_name(self) -> &'static str {
+        match self {
+            Self::ChatCompletions => "POST /v1/chat/completions",
+            Self::Completions => "POST /v1/completions",
+            Self::Responses => "POST /v1/responses",
+            Self::InputTokens => "POST /v1/responses/input_tokens",
+            Self::Embeddings => "POST /v1/embeddings",
+            Self::Messages => "POST /v1/messages",
+            Self::CountTokens => "POST /v1/messages/count_tokens",
+        }
+    }
+
+    /// `gen_ai.operation.name` of OpenTelemetry's conventions, which leave room for operations that they do not name.
+    pub(crate) fn operation(self) -> &'static str {
+        match self {
+            Self::ChatCompletions | Self::Responses | Self::Messages => "chat",
+            Self::Completions => "text_completion",
+            Self::Embeddings => "embeddings",
+            Self::InputTokens | Self::CountTokens => "count_tokens",
+        }
+    }
+
     /// Its name in logs and metrics.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -187,6 +223,15 @@ mod tests {
         assert_eq!(Route::find("/v1/models"), Some(Route::Models));
         let leases = Route::find("/api/v1/session-leases");
         assert_eq!(leases, Some(Route::SessionLeases));
+    }
+
+    #[test]
+    fn spans_name_the_path_that_leads_to_their_endpoint() {
+        for endpoint in Endpoint::ALL {
+            assert_eq!(Route::find(endpoint.route()), Some(Route::Model(endpoint)));
+            let name = format!("POST {}", endpoint.route());
+            assert_eq!(endpoint.span_name(), name);
+        }
     }
 
     #[test]

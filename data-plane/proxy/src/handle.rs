@@ -16,6 +16,7 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 use tidegate_core::lease::LeaseError;
 use tidegate_core::routing::RequestFacts;
+use tidegate_telemetry::Span;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -36,6 +37,7 @@ use crate::refusal::Refusal;
 use crate::relay::Relay;
 use crate::reply::{ErrorContext, REQUEST_ID, ReplyBody, VERSION, refuse};
 use crate::request::RequestBody;
+use crate::spans::{Branch, tell_status};
 
 /// Limits of a head that are answered in the client's format; hyper's own are larger.
 const MAX_HEADERS: usize = 100;
@@ -148,6 +150,27 @@ async fn ask<C: ControlPort>(
     request: Request<Incoming>,
     begun: Instant,
 ) -> Result<Response<ReplyBody>, Refusal> {
+    let traces = &shared.tracing.traces;
+    let mut traced = Some(Branch::of_request(traces, endpoint, request.headers()));
+    let answered = admit(shared, endpoint, peer, request, begun, &mut traced).await;
+    // Whoever was let in took it along.
+    if let Some((_, mut span)) = traced {
+        match &answered {
+            Ok(response) => tell_status(&mut span, response.status(), None),
+            Err(refusal) => tell_status(&mut span, refusal.status(), Some(refusal.code())),
+        }
+    }
+    answered
+}
+
+async fn admit<C: ControlPort>(
+    shared: &Arc<Shared<C>>,
+    endpoint: Endpoint,
+    peer: IpAddr,
+    request: Request<Incoming>,
+    begun: Instant,
+    traced: &mut Option<(Branch, Span)>,
+) -> Result<Response<ReplyBody>, Refusal> {
     let (head, body) = request.into_parts();
     let (key, body_names_session, patience) = {
         let snapshot = shared.control.snapshot().ok_or(Refusal::NotConfigured)?;
@@ -193,6 +216,7 @@ async fn ask<C: ControlPort>(
             Arc::clone(&facts),
             body.stream,
             begun,
+            traced.take().unwrap_or_default(),
         );
         let admitted = Admitted {
             endpoint,

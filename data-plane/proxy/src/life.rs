@@ -14,6 +14,7 @@ mod family;
 mod target;
 mod telling;
 mod trace;
+mod traced;
 mod usage;
 
 use std::sync::Arc;
@@ -26,6 +27,7 @@ use tidegate_core::telemetry::QuotaSnapshot;
 use tidegate_core::telemetry::aggregate::Verdict;
 use tidegate_core::usage::{TokenUsage, ToldTokens};
 use tidegate_plane_client::{Answer, Dispatch, LastFailure, Leased, Running, Step};
+use tidegate_telemetry::Span;
 use tokio::time::Instant;
 
 use crate::control_port::ControlPort;
@@ -35,6 +37,7 @@ use crate::occupants::Occupied;
 use crate::proxy::Shared;
 use crate::retries::Held;
 use crate::sending::Sending;
+use crate::spans::{self, AttemptSpan, Branch, Decided};
 use family::Family;
 use target::Target;
 use trace::Trace;
@@ -61,6 +64,9 @@ struct InFlight {
     told: ToldTokens,
     /// Bytes that the model wrote, where they can be counted.
     written: Option<u64>,
+    span: AttemptSpan,
+    /// How long it took was counted.
+    is_timed: bool,
 }
 
 impl InFlight {
@@ -73,6 +79,7 @@ impl InFlight {
         if !std::mem::replace(&mut self.is_let_go, true) {
             self.counted = None;
             self.leased = None;
+            self.span.is_over();
             self.target.is_over(control);
         }
     }
@@ -114,7 +121,7 @@ pub(crate) struct Life<C: ControlPort> {
     in_flight: Option<Box<InFlight>>,
     /// A stream that failed while the request is sent again in its place.
     set_aside: Option<Box<InFlight>>,
-    failed: Option<Box<(LastFailure, Target)>>,
+    failed: Option<Box<(LastFailure, Target, AttemptSpan)>>,
     /// The combo the request names, where retries of it are counted.
     retried: Option<ComboName>,
     /// Counts as a request in flight, until its end.
@@ -128,6 +135,14 @@ pub(crate) struct Life<C: ControlPort> {
     /// Tokens of the attempts that gave an answer.
     usage: Option<TokenUsage>,
     ended: Option<Ending>,
+    /// The request's trace.
+    branch: Branch,
+    /// The request's own span; parts have none.
+    span: Span,
+    /// Why the attempt that is sent next goes where it goes.
+    decided: Decided,
+    /// When its stream was ready for the first time, in seconds since it began.
+    ready_after: Option<f64>,
 }
 
 impl<C: ControlPort> Life<C> {
@@ -138,6 +153,7 @@ impl<C: ControlPort> Life<C> {
         facts: Arc<RequestFacts>,
         stream: bool,
         begun: Instant,
+        traced: (Branch, Span),
     ) -> Self {
         shared.metrics.requests_in_flight.inc();
         let combo = shared.control.snapshot().and_then(|snapshot| {
@@ -145,14 +161,12 @@ impl<C: ControlPort> Life<C> {
             Some(entry.combo.name.clone())
         });
         let counted = combo.as_ref().map(|combo| shared.retries.request(combo));
-        let mut life = Self::new(
-            shared,
-            Arc::new(Family::new(begun)),
-            request_id,
-            endpoint,
-            facts,
-            begun,
-        );
+        let (branch, mut span) = traced;
+        spans::tell_request(&mut span, endpoint, &request_id, &facts, stream);
+        let family = Arc::new(Family::new(begun));
+        let mut life = Self::new(shared, family, request_id, endpoint, facts, begun);
+        life.branch = branch;
+        life.span = span;
         life._counted = counted;
         life.retried = combo;
         life.stream = stream;
@@ -171,6 +185,7 @@ impl<C: ControlPort> Life<C> {
             Instant::now(),
         );
         life.is_part = true;
+        life.branch = self.branch.clone();
         life.retried.clone_from(&self.retried);
         life
     }
@@ -182,11 +197,13 @@ impl<C: ControlPort> Life<C> {
         request_id: String,
         endpoint: Endpoint,
         facts: Arc<RequestFacts>,
+        branch: Branch,
     ) -> Self {
         let begun = Instant::now();
         let family = Family::new(begun);
         family.dismiss();
         let mut life = Self::new(shared, Arc::new(family), request_id, endpoint, facts, begun);
+        life.branch = branch;
         life.is_part = true;
         life
     }
@@ -223,6 +240,10 @@ impl<C: ControlPort> Life<C> {
             code: None,
             usage: None,
             ended: None,
+            branch: Branch::default(),
+            span: Span::none(),
+            decided: Decided::default(),
+            ready_after: None,
         }
     }
 
@@ -270,6 +291,7 @@ impl<C: ControlPort> Life<C> {
     pub(crate) fn hears(&mut self, answer: &Answer) {
         self.combo = answer.combo;
         self.any_local |= answer.local;
+        self.decided.locally = answer.local;
         let classification = answer.classification.as_ref();
         self.report_failure(answer.next_target_same_provider, classification);
         let step = match &answer.decision {
@@ -356,6 +378,7 @@ impl<C: ControlPort> Life<C> {
         });
         let target = Target::of(&dispatch, now_here);
         target.begins(&self.shared.control);
+        let span = self.branch.attempt(self.endpoint, &dispatch, self.decided);
         self.in_flight = Some(Box::new(InFlight {
             counted: Some(counted),
             is_let_go: false,
@@ -368,6 +391,8 @@ impl<C: ControlPort> Life<C> {
             ready: false,
             told: ToldTokens::default(),
             written: None,
+            span,
+            is_timed: false,
         }));
     }
 
@@ -391,6 +416,17 @@ impl<C: ControlPort> Life<C> {
         let ready_ms = millis(in_flight.sent, Instant::now());
         let seconds = in_flight.sent.elapsed().as_secs_f64();
         self.shared.metrics.ready_seconds.observe(seconds);
+        let attempt = &in_flight.dispatch.attempt;
+        let gen_ai = &self.shared.metrics.gen_ai;
+        if self.stream {
+            in_flight.span.first_chunk(seconds);
+            gen_ai.first_chunk(self.endpoint, attempt, seconds);
+            if self.ready_after.is_none() && !self.is_part {
+                let since_begin = self.begun.elapsed().as_secs_f64();
+                self.ready_after = Some(since_begin);
+                gen_ai.first_token(self.endpoint, attempt, since_begin);
+            }
+        }
         let dispatch = &in_flight.dispatch;
         let urgent = dispatch.attempt.probe || dispatch.report_at_readiness;
         let report = AttemptOutcome {
@@ -430,8 +466,10 @@ impl<C: ControlPort> Life<C> {
         let mut in_flight = self.in_flight.take()?;
         in_flight.lets_go(&self.shared.control);
         if in_flight.ready {
-            self.record_usage(&in_flight);
+            self.record_usage(&mut in_flight);
         }
+        in_flight.span.fails(&outcome);
+        self.times(&mut in_flight, Some(&outcome));
         self.counts(&outcome, AbortMoment::Readiness);
         let sent_at_most = in_flight.dispatch.max_tools.unwrap_or(u32::MAX);
         let offered = self.facts.tools.min(sent_at_most);
@@ -447,7 +485,8 @@ impl<C: ControlPort> Life<C> {
             outcome,
             occurred_at: self.shared.control.now(),
         };
-        self.failed = Some(Box::new((failure.clone(), in_flight.target)));
+        let failed = (failure.clone(), in_flight.target, in_flight.span);
+        self.failed = Some(Box::new(failed));
         Some(failure)
     }
 

@@ -1,6 +1,7 @@
 //! Everything the proxy counts, as one typed tree. Labels are closed sets; the first scrape shows every series
 //! of a dense set at zero.
 
+mod gen_ai;
 mod tokens;
 
 use std::fmt::Write as _;
@@ -34,6 +35,7 @@ use tidegate_core::lease::Action;
 use tidegate_core::outcome::Outcome;
 
 use crate::endpoint::Endpoint;
+pub(crate) use gen_ai::GenAiMetrics;
 pub(crate) use recovery::{AbortLabels, AbortMoment, Continued, RecoveryMetrics, Resent};
 pub(crate) use tokens::TokenMetrics;
 
@@ -50,6 +52,7 @@ pub struct Metrics {
     pub(crate) upstream_resends: Counter,
     pub(crate) ready_seconds: Histogram,
     pub(crate) tokens: TokenMetrics,
+    pub(crate) gen_ai: GenAiMetrics,
     pub(crate) decisions: Family<DecisionLabels, Counter>,
     pub(crate) decide_seconds: Histogram,
     pub(crate) streams_open: Gauge,
@@ -369,6 +372,7 @@ impl Metrics {
             upstream_resends: Counter::default(),
             ready_seconds: request_buckets(),
             tokens: TokenMetrics::default(),
+            gen_ai: GenAiMetrics::default(),
             decisions: Family::default(),
             decide_seconds: Histogram::new(exponential_buckets(0.000_1, 2.0, 14)),
             streams_open: Gauge::default(),
@@ -388,6 +392,8 @@ impl Metrics {
         };
         metrics.begin_at_zero();
         metrics.name_in(registry.sub_registry_with_prefix("tidegate_dp"));
+        // Their names are not ours.
+        metrics.gen_ai.name_in(registry);
         metrics
     }
 

@@ -19,6 +19,7 @@ use crate::occupants::Occupants;
 use crate::queues::Queues;
 use crate::retries::Retries;
 use crate::server;
+use crate::spans::Tracing;
 use crate::upstream::Upstream;
 use crate::waiting_room::WaitingRoom;
 
@@ -55,6 +56,7 @@ pub(crate) struct Shared<C> {
     pub(crate) upstream: Upstream,
     pub(crate) limits: Limits,
     pub(crate) metrics: Metrics,
+    pub(crate) tracing: Tracing,
     pub(crate) registry: Arc<RwLock<Registry>>,
     /// Room for requests that wait for a cooldown.
     pub(crate) waiting: WaitingRoom,
@@ -100,6 +102,7 @@ impl<C: ControlPort> Proxy<C> {
         control: C,
         limits: Limits,
         registry: Arc<RwLock<Registry>>,
+        tracing: Tracing,
     ) -> Result<Self, StartError> {
         let metrics = Metrics::register(&mut registry.write());
         let shared = Shared {
@@ -123,6 +126,7 @@ impl<C: ControlPort> Proxy<C> {
             admin_connections: Arc::new(Semaphore::new(MAX_ADMIN_CONNECTIONS)),
             limits,
             metrics,
+            tracing,
             registry,
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{CommandFactory as _, Parser};
 use secrecy::SecretString;
+use tidegate_telemetry::OtlpArgs;
 
 /// Tidegate's data plane
 #[derive(Debug, Parser)]
@@ -61,6 +62,13 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     pub(crate) heartbeats: HeartbeatArgs,
+
+    #[command(flatten)]
+    pub(crate) otlp: OtlpArgs,
+
+    /// Tell upstreams which trace a request belongs to (W3C traceparent and tracestate)
+    #[arg(long, env = "TIDEGATE_PROPAGATE_TRACE_CONTEXT")]
+    pub(crate) propagate_trace_context: bool,
 
     /// Log filter, for example `info` or `info,tidegate::access=off`
     #[arg(long, env = "TIDEGATE_LOG", default_value = "info")]

@@ -11,6 +11,7 @@ use tidegate_core::ids::EgressId;
 use tidegate_plane_client::PlaneClientConfig;
 use tidegate_plane_client::endpoint::{Address, TlsSettings};
 use tidegate_proxy::{Heartbeats, Limits, UpstreamAuthorities};
+use tidegate_telemetry::TraceSettings;
 
 use crate::cli::{Args, HeartbeatArgs, LimitArgs, TrustArgs};
 
@@ -24,6 +25,8 @@ pub(crate) struct ServerConfig {
     pub(crate) limits: Limits,
     pub(crate) drain_delay: Duration,
     pub(crate) grace: Duration,
+    pub(crate) traces: Option<TraceSettings>,
+    pub(crate) propagate_trace_context: bool,
     pub(crate) validate_only: bool,
 }
 
@@ -44,6 +47,8 @@ impl ServerConfig {
             require_api_key,
             limits,
             heartbeats,
+            otlp,
+            propagate_trace_context,
             log: _,
             validate,
         } = args;
@@ -119,6 +124,8 @@ impl ServerConfig {
             },
             drain_delay: drain_delay.min(MAX_TIME),
             grace: grace.min(MAX_TIME),
+            traces: TraceSettings::from_environment(&otlp)?,
+            propagate_trace_context,
             validate_only: validate,
         })
     }
@@ -176,6 +183,15 @@ mod tests {
     fn read(more: &[&str]) -> Result<ServerConfig> {
         let always = ["x", "--control-plane", "http://127.0.0.1:1"];
         ServerConfig::read(Args::try_parse_from(always.iter().chain(more)).unwrap())
+    }
+
+    #[test]
+    fn a_collector_has_a_url_or_is_none() {
+        assert!(read(&[]).unwrap().traces.is_none());
+        let good = read(&["--otlp-endpoint", "http://collector:4317"]);
+        assert!(good.unwrap().traces.is_some());
+        let bad = read(&["--otlp-endpoint", "collector:4317"]).unwrap_err();
+        assert!(format!("{bad:#}").contains("OTEL_EXPORTER_OTLP_ENDPOINT"));
     }
 
     #[test]

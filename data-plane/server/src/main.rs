@@ -9,6 +9,7 @@ mod run;
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use tidegate_telemetry::{LogOutput, start_logging};
 
 use crate::cli::Args;
 use crate::config::ServerConfig;
@@ -25,7 +26,7 @@ fn main() -> ExitCode {
         Ok(args) => args,
         Err(error) => return explain(&error),
     };
-    if let Err(error) = start_logging(&args.log) {
+    if let Err(error) = start_logging(&args.log, LogOutput::Stdout) {
         return explain(&Args::refuse(error));
     }
     let config = match ServerConfig::read(args) {
@@ -59,17 +60,4 @@ fn explain(error: &clap::Error) -> ExitCode {
     } else {
         ExitCode::SUCCESS
     }
-}
-
-fn start_logging(filter: &str) -> Result<(), tracing_subscriber::filter::ParseError> {
-    let filter = tracing_subscriber::EnvFilter::try_new(filter)?;
-    tracing_subscriber::fmt()
-        .json()
-        .flatten_event(true)
-        .with_current_span(false)
-        .with_span_list(false)
-        .with_env_filter(filter)
-        .with_writer(std::io::stdout)
-        .init();
-    Ok(())
 }

@@ -9,7 +9,8 @@ use anyhow::{Context as _, Result};
 use parking_lot::RwLock;
 use prometheus_client::registry::Registry;
 use tidegate_plane_client::PlaneClient;
-use tidegate_proxy::{Proxy, Surface};
+use tidegate_proxy::{Proxy, Surface, Tracing};
+use tidegate_telemetry::Traces;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -22,6 +23,8 @@ use crate::ready_file;
 
 /// Reports and usage that wait are delivered within this once no request runs any more.
 const FLUSH: Duration = Duration::from_secs(6);
+/// What the last traces may take at the end.
+const TRACES_LIMIT: Duration = Duration::from_secs(2);
 
 /// The settings are to blame, not the world.
 #[derive(Clone, Copy, Debug)]
@@ -60,8 +63,12 @@ async fn serve(config: ServerConfig) -> Result<()> {
         limits,
         drain_delay,
         grace,
+        traces,
+        propagate_trace_context,
         validate_only: _,
     } = config;
+    let traces =
+        Traces::start(traces, "tidegate-data-plane", &plane.name).context(BadConfiguration)?;
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
     let client = PlaneClient::start(plane, &tasks, stop.clone()).context(BadConfiguration)?;
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
@@ -81,9 +88,14 @@ async fn serve(config: ServerConfig) -> Result<()> {
         let mut registry = registry.write();
         let ours = registry.sub_registry_with_prefix("tidegate_dp");
         client.metrics().register(ours);
+        traces.metrics().name_in(ours);
         ours.register_collector(Box::new(Footprint::new(Handle::current().metrics())));
     }
-    let proxy = Arc::new(Proxy::new(client, limits, registry)?);
+    let tracing = Tracing {
+        traces: traces.clone(),
+        tell_upstreams: propagate_trace_context,
+    };
+    let proxy = Arc::new(Proxy::new(client, limits, registry, tracing)?);
     let surface = if admin.is_some() {
         Surface::Clients
     } else {
@@ -115,6 +127,7 @@ async fn serve(config: ServerConfig) -> Result<()> {
     if tokio::time::timeout(FLUSH, tasks.wait()).await.is_err() {
         tracing::warn!("reports or usage were left undelivered");
     }
+    traces.shutdown(TRACES_LIMIT).await;
     tracing::info!("the data plane ended");
     Ok(())
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use secrecy::SecretString;
+use tidegate_telemetry::OtlpArgs;
 
 /// Keeps LLM traffic flowing: both planes in one process.
 #[derive(Debug, Parser)]
@@ -91,6 +92,17 @@ pub(crate) struct RunArguments {
         action = clap::ArgAction::Set
     )]
     pub(crate) sse_comments: bool,
+
+    #[command(flatten)]
+    pub(crate) otlp: OtlpArgs,
+
+    /// Tell upstreams which trace a request belongs to (W3C traceparent and tracestate).
+    #[arg(long, env = "TIDEGATE_PROPAGATE_TRACE_CONTEXT")]
+    pub(crate) propagate_trace_context: bool,
+
+    /// Log filter, for example `info` or `info,tidegate::access=off`; logs go to standard error.
+    #[arg(long, env = "TIDEGATE_LOG", default_value = "info")]
+    pub(crate) log: String,
 
     /// Written as JSON with the addresses in use once requests can be served.
     #[arg(long, env = "TIDEGATE_READY_FILE")]

@@ -41,6 +41,8 @@ pub(crate) async fn run(arguments: DemoArguments) -> Result<()> {
             require_key: false,
             upstream_authorities: UpstreamAuthorities::default(),
             heartbeats: Heartbeats::default(),
+            traces: None,
+            propagate_trace_context: false,
         },
         loaded,
     )

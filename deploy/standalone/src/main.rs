@@ -15,8 +15,8 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use tidegate_proxy::Heartbeats;
+use tidegate_telemetry::{LogOutput, TraceSettings, start_logging};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tracing_subscriber::EnvFilter;
 
 use crate::cli::{Arguments, Command, DemoArguments, RunArguments};
 use crate::standalone::{Options, Standalone};
@@ -32,6 +32,8 @@ const DATA: u8 = 65;
 
 /// What ends the program early.
 enum Failure {
+    /// The command line or the environment is wrong; nothing was started.
+    Usage(anyhow::Error),
     /// The configuration is wrong; nothing was started.
     Configuration(anyhow::Error),
     /// Anything else.
@@ -64,6 +66,10 @@ async fn main() -> ExitCode {
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Usage(error)) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(USAGE)
+        }
         Err(Failure::Configuration(error)) => {
             eprintln!("error: {error:#}");
             ExitCode::from(DATA)
@@ -73,15 +79,6 @@ async fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-fn log_json(default: &str) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
-    tracing_subscriber::fmt()
-        .json()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .init();
 }
 
 async fn run(arguments: RunArguments) -> Result<(), Failure> {
@@ -96,9 +93,14 @@ async fn run(arguments: RunArguments) -> Result<(), Failure> {
         grace,
         sse_heartbeat_interval_ms,
         sse_comments,
+        otlp,
+        propagate_trace_context,
+        log,
         ready_file,
     } = arguments;
-    log_json("info");
+    start_logging(&log, LogOutput::Stderr).map_err(|error| Failure::Usage(error.into()))?;
+    let traces = TraceSettings::from_environment(&otlp);
+    let traces = traces.map_err(|error| Failure::Usage(error.into()))?;
     let loaded = standalone::load(&config).map_err(Failure::Configuration)?;
     let upstream_authorities = upstream_ca_file
         .map(|path| standalone::authorities(&path))
@@ -114,6 +116,8 @@ async fn run(arguments: RunArguments) -> Result<(), Failure> {
             require_key: standalone::key_is_required(),
             upstream_authorities,
             heartbeats: Heartbeats::every_ms(sse_heartbeat_interval_ms, sse_comments),
+            traces,
+            propagate_trace_context,
         },
         loaded,
     )
@@ -147,7 +151,7 @@ async fn asked_to_end(terminate: &mut Signal, interrupt: &mut Signal) {
 }
 
 async fn run_demo(arguments: DemoArguments) -> Result<(), Failure> {
-    log_json("error");
+    start_logging("error", LogOutput::Stderr).map_err(|error| Failure::Usage(error.into()))?;
     Ok(demo::run(arguments).await?)
 }
 

@@ -24,10 +24,11 @@ use tidegate_plane_client::endpoint::{Address, ChannelSettings, channel, in_proc
 use tidegate_plane_client::{Limits as PlaneLimits, PlaneClient, PlaneClientConfig};
 use tidegate_proto::admin::v1::ApplyConfigurationRequest;
 use tidegate_proto::admin::v1::admin_service_client::AdminServiceClient;
-use tidegate_proxy::{Heartbeats, Limits, Proxy, Surface, UpstreamAuthorities};
+use tidegate_proxy::{Heartbeats, Limits, Proxy, Surface, Tracing, UpstreamAuthorities};
 use tidegate_store::memory::MemoryHotStore;
 use tidegate_store::seal::{Sealer, SealingKey};
 use tidegate_store_sql::{SqlLimits, SqliteDurableStore};
+use tidegate_telemetry::{TraceSettings, Traces};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -44,6 +45,8 @@ const START_LIMIT: Duration = Duration::from_secs(10);
 const CLIENT_DRAIN: Duration = Duration::from_secs(6);
 /// How long the control plane may take to end.
 const CONTROL_DRAIN: Duration = Duration::from_secs(5);
+/// How long the last traces may take.
+const TRACES_DRAIN: Duration = Duration::from_secs(2);
 /// Parts that can fail while running.
 const PARTS: usize = 2;
 /// Variable of the contract that requires a key even when none is configured.
@@ -62,6 +65,10 @@ pub(crate) struct Options {
     pub(crate) upstream_authorities: UpstreamAuthorities,
     /// Signs of life in streams.
     pub(crate) heartbeats: Heartbeats,
+    /// How traces are made, if they are.
+    pub(crate) traces: Option<TraceSettings>,
+    /// Upstreams are told which trace an attempt belongs to.
+    pub(crate) propagate_trace_context: bool,
 }
 
 /// Reads the authorities in a PEM file.
@@ -82,6 +89,7 @@ pub(crate) struct Standalone {
     /// Where `tidegatectl` connects.
     pub(crate) grpc: SocketAddr,
     database: Arc<SqliteDurableStore>,
+    traces: Traces,
     stop_client: CancellationToken,
     /// The client's tasks: they end when everything is delivered.
     client_tasks: TaskTracker,
@@ -142,6 +150,10 @@ impl Standalone {
         let (http, grpc) = (listener.local_addr()?, grpc_listener.local_addr()?);
 
         let registry = Arc::new(RwLock::new(Registry::default()));
+        let traces = Traces::start(options.traces, "tidegate", NAME)?;
+        traces
+            .metrics()
+            .name_in(registry.write().sub_registry_with_prefix("tidegate_dp"));
         let control = ControlPlane::start(
             ControlPlaneConfig {
                 replica: NAME.to_owned(),
@@ -155,6 +167,7 @@ impl Standalone {
                 silence_limit: DEFAULT_SILENCE_LIMIT,
                 retention: Retention::default(),
                 registry: Arc::clone(&registry),
+                traces: traces.clone(),
             },
             Arc::new(MemoryHotStore::default()),
             Arc::clone(&database) as Arc<_>,
@@ -202,7 +215,11 @@ impl Standalone {
             heartbeats: options.heartbeats,
             ..Limits::default()
         };
-        let proxy = Arc::new(Proxy::new(client.clone(), limits, registry)?);
+        let tracing = Tracing {
+            traces: traces.clone(),
+            tell_upstreams: options.propagate_trace_context,
+        };
+        let proxy = Arc::new(Proxy::new(client.clone(), limits, registry, tracing)?);
         tokio::time::timeout(START_LIMIT, async {
             while !client.is_ready() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -219,6 +236,7 @@ impl Standalone {
             http,
             grpc,
             database,
+            traces,
             stop_client,
             client_tasks,
             tasks,
@@ -273,6 +291,7 @@ impl Standalone {
         {
             tracing::warn!("tasks were cut off at the end of the drain");
         }
+        self.traces.shutdown(TRACES_DRAIN).await;
         self.database.close().await;
     }
 }

@@ -11,6 +11,7 @@ use tidegate_core::time::Timestamp;
 use tidegate_proto::common::v1 as common;
 use tidegate_proto::routing::v1 as proto;
 use tidegate_proto::routing::v1::routing_service_server::RoutingService;
+use tidegate_telemetry::Traces;
 use tidegate_wire as wire;
 use tidegate_wire::WireError;
 use tonic::{Request, Response, Status};
@@ -19,6 +20,7 @@ use crate::decide::{Answer, Ask, Awaited, Decider, LastFailure, MAX_WAITED, Perm
 use crate::permits::{Held, PoolName};
 
 use super::error::{Refusal, invalid};
+use super::origin::Asked;
 
 /// Longest model name that is looked up, in bytes.
 const MAX_MODEL_BYTES: usize = 1_024;
@@ -31,6 +33,7 @@ const MAX_PROBES: usize = 1_024;
 #[derive(Clone, Debug)]
 pub(super) struct Routing {
     pub(super) decider: Arc<Decider>,
+    pub(super) traces: Traces,
 }
 
 #[tonic::async_trait]
@@ -39,12 +42,15 @@ impl RoutingService for Routing {
         &self,
         request: Request<proto::DecideRequest>,
     ) -> Result<Response<proto::DecideResponse>, Status> {
+        let asked = Asked::by(request.metadata(), &self.traces);
         let mut request = request.into_inner();
         let released = held(std::mem::take(&mut request.released))?;
         let ask = ask(request)?;
-        self.give_back(ask.attempt.plane, released)?;
-        let answer = self.decider.decide(ask).await?;
-        response(answer).map(Response::new)
+        let attempt = ask.attempt;
+        self.give_back(attempt.plane, released)?;
+        let answer = self.decider.decide(ask).await;
+        asked.answered(attempt, &answer);
+        response(answer?).map(Response::new)
     }
 
     async fn r#await(

@@ -11,6 +11,7 @@ use tidegate_proto::report::v1::report_service_server::ReportServiceServer;
 use tidegate_proto::routing::v1::admission_service_server::AdmissionServiceServer;
 use tidegate_proto::routing::v1::handoff_service_server::HandoffServiceServer;
 use tidegate_proto::routing::v1::routing_service_server::RoutingServiceServer;
+use tidegate_telemetry::Traces;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::service::{Routes, RoutesBuilder};
@@ -71,6 +72,7 @@ pub(crate) struct Services {
     pub(crate) lanes: Arc<Lanes>,
     pub(crate) usages: Arc<Usages>,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) traces: Traces,
     pub(crate) tasks: TaskTracker,
     pub(crate) drain: CancellationToken,
 }
@@ -137,6 +139,7 @@ pub(crate) fn routes(
 fn add_data_plane_services(routes: &mut RoutesBuilder, services: &Services, access: &Access) {
     let routing = RoutingServiceServer::new(Routing {
         decider: Arc::clone(&services.decider),
+        traces: services.traces.clone(),
     })
     .max_decoding_message_size(MAX_REQUEST);
     let reports = ReportServiceServer::new(Reports {

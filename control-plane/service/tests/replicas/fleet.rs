@@ -144,6 +144,7 @@ impl Fleet {
         let registry = SharedRegistry::default();
         let plane = ControlPlane::start(
             ControlPlaneConfig {
+                traces: tidegate_telemetry::Traces::off(),
                 replica: format!("replica-{number}"),
                 tokens,
                 environment: BTreeMap::new(),

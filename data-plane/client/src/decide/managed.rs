@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until};
 use super::questions::{NoAnswer, Questions};
 use super::{Unanswered, local, translate};
 use crate::client::Inner;
-use crate::port::{Answer, Ask};
+use crate::port::{Answer, Ask, Origin};
 
 /// After this part of the limit another replica is asked beside the first.
 const PATIENCE_PARTS: u32 = 4;
@@ -60,7 +60,9 @@ impl Inner {
             translate::question(ask, now, self.configuration_version(), released)
         };
         let deadline = sent + self.limits.decide_managed;
-        let response = self.managed_response(question, sent, deadline).await?;
+        let response = self
+            .managed_response(question, &ask.origin, sent, deadline)
+            .await?;
         let heard = Instant::now();
         if heard.saturating_duration_since(sent) < self.limits.decide {
             self.gate.answered(heard);
@@ -73,11 +75,12 @@ impl Inner {
     async fn managed_response(
         self: &Arc<Self>,
         question: DecideRequest,
+        origin: &Origin,
         sent: Instant,
         deadline: Instant,
     ) -> Result<DecideResponse, Unanswered> {
         let patience = self.limits.decide_managed / PATIENCE_PARTS;
-        let mut questions = Questions::managed(self, question.clone());
+        let mut questions = Questions::managed(self, question.clone(), origin);
         let mut until = sent;
         loop {
             until = (until + patience).min(deadline);
@@ -93,7 +96,7 @@ impl Inner {
                     }
                     sleep_until(again).await;
                     until = again;
-                    questions = Questions::managed(self, question.clone());
+                    questions = Questions::managed(self, question.clone(), origin);
                 }
                 Err(NoAnswer::Unusable) => return Err(Unanswered::Unusable),
             }

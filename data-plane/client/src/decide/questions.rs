@@ -13,11 +13,16 @@ use tidegate_core::time::Timestamp;
 use tidegate_proto::routing::v1::routing_service_client::RoutingServiceClient;
 use tidegate_proto::routing::v1::{DecideRequest, DecideResponse};
 use tokio::time::{Instant, timeout_at};
-use tonic::{Code, Response, Status};
+use tonic::metadata::{AsciiMetadataValue, MetadataMap};
+use tonic::{Code, Extensions, Request, Response, Status};
 
 use super::grant::Question;
 use crate::client::Inner;
+use crate::port::Origin;
 use crate::replicas::{Asked, Replica};
+
+/// Names the request that a question is asked for, in logs and traces of whoever answers.
+const REQUEST_ID: &str = "tidegate-request-id";
 
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +39,8 @@ pub(super) enum NoAnswer {
 pub(super) struct Questions<'a> {
     inner: &'a Arc<Inner>,
     question: DecideRequest,
+    /// Whose it is.
+    origin: MetadataMap,
     asked: Asked,
     waiting: Vec<&'a Replica>,
     calls: FuturesUnordered<BoxFuture<'static, Heard>>,
@@ -51,10 +58,11 @@ struct Heard {
 }
 
 impl<'a> Questions<'a> {
-    pub(super) fn new(inner: &'a Arc<Inner>, question: DecideRequest) -> Self {
+    pub(super) fn new(inner: &'a Arc<Inner>, question: DecideRequest, origin: &Origin) -> Self {
         Self {
             inner,
             question,
+            origin: metadata(origin),
             asked: Asked::default(),
             waiting: Vec::new(),
             calls: FuturesUnordered::new(),
@@ -64,10 +72,10 @@ impl<'a> Questions<'a> {
     }
 
     /// For a managed request.
-    pub(super) fn managed(inner: &'a Arc<Inner>, question: DecideRequest) -> Self {
+    pub(super) fn managed(inner: &'a Arc<Inner>, question: DecideRequest, origin: &Origin) -> Self {
         Self {
             is_managed: true,
-            ..Self::new(inner, question)
+            ..Self::new(inner, question, origin)
         }
     }
 
@@ -139,7 +147,8 @@ impl<'a> Questions<'a> {
         self.asked.add(index);
         self.waiting.push(replica);
         let mut client = RoutingServiceClient::new(replica.channel());
-        let question = self.question.clone();
+        let (origin, question) = (self.origin.clone(), self.question.clone());
+        let question = Request::from_parts(origin, Extensions::default(), question);
         let call = async move { client.decide(question).await };
         let mut call = Question::new(self.inner, Box::pin(call));
         self.calls.push(Box::pin(async move {
@@ -173,4 +182,20 @@ impl<'a> Questions<'a> {
             self.inner.replicas.answered(replica, freshness, now);
         }
     }
+}
+
+/// What goes with a question besides it: nothing that the answer depends on.
+fn metadata(origin: &Origin) -> MetadataMap {
+    let mut metadata = MetadataMap::new();
+    if let Ok(id) = AsciiMetadataValue::try_from(&origin.request_id)
+        && !origin.request_id.is_empty()
+    {
+        metadata.insert(REQUEST_ID, id);
+    }
+    let Some(trace) = &origin.trace else {
+        return metadata;
+    };
+    let mut headers = metadata.into_headers();
+    trace.write(&mut headers);
+    MetadataMap::from_headers(headers)
 }

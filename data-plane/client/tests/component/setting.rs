@@ -176,6 +176,7 @@ pub(crate) fn ask(attempt: AttemptId, model: &str) -> Ask {
         egress: None,
         replaces: None,
         waited: PermitWaits::default(),
+        origin: Origin::default(),
     }
 }
 

@@ -54,6 +54,7 @@ impl<C: ControlPort> Drive<C> {
         self.strategy = snapshot
             .as_deref()
             .and_then(|snapshot| strategy(&snapshot.config, &self.request.facts.model, &dispatch));
+        life.is_ordered_by(self.strategy);
         self.remarks = Remarks::of(&dispatch);
         let execution = terms.map(|terms| Duration::from_millis(terms.execution_ms));
         let prepared = snapshot
@@ -91,13 +92,14 @@ impl<C: ControlPort> Drive<C> {
                 let cut = leased.as_ref().map(Leased::cut);
                 let sending = life.sending(&dispatch);
                 life.sends(dispatch, running, leased);
+                let mut request = prepared.request;
+                life.tells(&mut request);
                 let reading = prepared.reading;
                 let max_bytes = self.max_answer_bytes;
                 let quota = Mutex::new(None);
                 let sees = |status, headers: &HeaderMap| {
                     *quota.lock() = life.sees(status, headers);
                 };
-                let request = prepared.request;
                 let attempt = observe::attempt(&sending, request, reading, clock, max_bytes, sees);
                 let observed = fence::until_cut(cut, attempt).await?;
                 if let Some(served) = &mut served {

@@ -31,7 +31,9 @@ impl<C: ControlPort> Life<C> {
             in_flight.lets_go(&self.shared.control);
             self.set_aside = Some(in_flight);
         }
+        self.decided.again = true;
         self.sends(dispatch, running, leased);
+        self.decided.again = false;
     }
 
     /// The upstream of the attempt in flight was let go, and another attempt may take its place.
@@ -71,7 +73,8 @@ impl<C: ControlPort> Life<C> {
             let paced = std::mem::replace(&mut new.running, Running::uncounted());
             new.running = running.and_then(move || drop(paced));
         }
-        self.record_usage(&in_flight);
+        self.record_usage(&mut in_flight);
+        self.times(&mut in_flight, None);
     }
 
     /// Nothing came in place of the attempt set aside: it is the one that the client sees.
@@ -83,8 +86,9 @@ impl<C: ControlPort> Life<C> {
 
     /// The request ends while another attempt is under way in place of one.
     pub(super) fn close_set_aside(&mut self) {
-        if let Some(in_flight) = self.set_aside.take() {
-            self.record_usage(&in_flight);
+        if let Some(mut in_flight) = self.set_aside.take() {
+            self.record_usage(&mut in_flight);
+            self.times(&mut in_flight, None);
         }
     }
 }

@@ -14,9 +14,11 @@ use super::{InFlight, Life, millis};
 impl<C: ControlPort> Life<C> {
     /// A stream that had begun well failed.
     pub(crate) fn breaks(&mut self, outcome: Outcome) {
-        let Some(in_flight) = self.in_flight.as_ref() else {
+        let Some(mut in_flight) = self.in_flight.take() else {
             return;
         };
+        in_flight.span.fails(&outcome);
+        self.times(&mut in_flight, Some(&outcome));
         let moment = self
             .status
             .map_or(AbortMoment::Held, |_| AbortMoment::Committed);
@@ -35,6 +37,7 @@ impl<C: ControlPort> Life<C> {
         in_flight
             .target
             .ends(&self.shared.control, Verdict::Broke, None);
+        self.in_flight = Some(in_flight);
         self.report(report, true);
     }
 
@@ -60,10 +63,11 @@ impl<C: ControlPort> Life<C> {
 
     /// A stream that had begun well was cut because of its lease, of which nobody is to blame.
     pub(crate) fn is_cut_off(&mut self) {
-        let Some(in_flight) = self.in_flight.as_ref().filter(|it| it.ready) else {
+        let Some(in_flight) = self.in_flight.as_mut().filter(|it| it.ready) else {
             return;
         };
         let outcome = Outcome::Local(LocalFault::LeaseConflict);
+        in_flight.span.fails(&outcome);
         if let Some(trace) = self.traces.last_mut() {
             trace.fails(&outcome, millis(in_flight.sent, Instant::now()));
         }

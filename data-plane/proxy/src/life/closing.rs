@@ -26,7 +26,10 @@ impl<C: ControlPort> Life<C> {
         let Some(failed) = self.failed.take() else {
             return;
         };
-        let (failure, target) = *failed;
+        let (failure, target, mut span) = *failed;
+        if let Some(classification) = classification {
+            span.means(classification);
+        }
         // A failure that nobody judged says nothing of its target.
         let verdict = classification.map_or(Verdict::None, Verdict::of_failure);
         target.ends(&self.shared.control, verdict, None);
@@ -72,12 +75,10 @@ impl<C: ControlPort> Life<C> {
         let is_cut = in_flight.is_cut();
         in_flight.lets_go(&self.shared.control);
         if in_flight.ready {
-            self.record_usage(&in_flight);
+            self.record_usage(&mut in_flight);
+            self.times(&mut in_flight, None);
             return;
         }
-        let attempt = in_flight.dispatch.attempt;
-        let target = in_flight.target;
-        target.ends(&self.shared.control, Verdict::None, None);
         let outcome = if is_cut {
             Outcome::Local(LocalFault::LeaseConflict)
         } else {
@@ -86,6 +87,11 @@ impl<C: ControlPort> Life<C> {
         if let Some(trace) = self.traces.last_mut() {
             trace.fails(&outcome, millis(in_flight.sent, Instant::now()));
         }
+        in_flight.span.fails(&outcome);
+        self.times(&mut in_flight, Some(&outcome));
+        let attempt = in_flight.dispatch.attempt;
+        let target = in_flight.target;
+        target.ends(&self.shared.control, Verdict::None, None);
         let urgent = attempt.probe || in_flight.dispatch.report_at_readiness;
         let report = AttemptOutcome {
             attempt,

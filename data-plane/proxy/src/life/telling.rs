@@ -6,6 +6,7 @@ use tokio::time::Instant;
 
 use crate::control_port::ControlPort;
 use crate::metrics::{EndpointLabels, RequestEnd, RequestLabels};
+use crate::spans;
 
 use super::{Ending, Life, millis};
 
@@ -27,7 +28,7 @@ impl<C: ControlPort> Life<C> {
         }
     }
 
-    pub(super) fn count_and_log(&self) {
+    pub(super) fn count_and_log(&mut self) {
         if self.is_part {
             self.log_part();
             return;
@@ -43,10 +44,12 @@ impl<C: ControlPort> Life<C> {
             .request_seconds
             .get_or_create(&EndpointLabels { endpoint })
             .observe(self.begun.elapsed().as_secs_f64());
+        self.tell_end(end);
         let attempts = self.told_attempts();
         tracing::info!(
             target: "tidegate::access",
             request_id = self.request_id,
+            trace_id = self.branch.trace_id(),
             endpoint = endpoint.name(),
             model = self.facts.model,
             key = self.facts.key.as_ref().map(|key| key.id.as_str()),
@@ -64,10 +67,29 @@ impl<C: ControlPort> Life<C> {
         );
     }
 
+    /// The end of the request's span.
+    fn tell_end(&mut self, end: RequestEnd) {
+        if let Some(status) = self.status {
+            spans::tell_status(&mut self.span, status, self.code.as_deref());
+        }
+        if let Some(usage) = self.usage {
+            spans::tell_usage(&mut self.span, usage);
+        }
+        let attempts = i64::try_from(self.attempts()).unwrap_or(i64::MAX);
+        self.span.set("tidegate.attempts", attempts);
+        match end {
+            RequestEnd::BrokenStream => self.span.fail("broken_stream"),
+            RequestEnd::ClientAbort => self.span.set("tidegate.ended_by", "client"),
+            RequestEnd::ServerError if self.status.is_none() => self.span.fail("ended"),
+            RequestEnd::Complete | RequestEnd::ClientError | RequestEnd::ServerError => {}
+        }
+    }
+
     fn log_part(&self) {
         tracing::info!(
             target: "tidegate::access",
             request_id = self.request_id,
+            trace_id = self.branch.trace_id(),
             model = self.facts.model,
             step = self.facts.member,
             attempts = self.told_attempts(),

@@ -1,7 +1,7 @@
 //! Tokens of the attempts of a request: each that gave an answer is recorded, once, when it ends
 //! (`sessions-and-streams.md` §4.7).
 
-use tidegate_core::outcome::AttemptOutcome;
+use tidegate_core::outcome::{AttemptOutcome, Outcome};
 use tidegate_core::usage::{Measured, OpenAttempt, TokenUsage, ToldTokens, UsageRecord};
 
 use crate::control_port::ControlPort;
@@ -47,8 +47,18 @@ impl<C: ControlPort> Life<C> {
         }
     }
 
+    /// Counts how long an attempt took, once: to its failure, or to its end.
+    pub(super) fn times(&self, in_flight: &mut InFlight, failed: Option<&Outcome>) {
+        if !std::mem::replace(&mut in_flight.is_timed, true) {
+            let seconds = in_flight.sent.elapsed().as_secs_f64();
+            let attempt = &in_flight.dispatch.attempt;
+            let gen_ai = &self.shared.metrics.gen_ai;
+            gen_ai.operation(self.endpoint, attempt, seconds, failed);
+        }
+    }
+
     /// An attempt that gave an answer has ended.
-    pub(super) fn record_usage(&mut self, in_flight: &InFlight) {
+    pub(super) fn record_usage(&mut self, in_flight: &mut InFlight) {
         if !self.endpoint.uses_tokens() {
             return;
         }
@@ -59,7 +69,10 @@ impl<C: ControlPort> Life<C> {
         let tokens = TokenUsage::of(in_flight.told, measured);
         self.usage = Some(self.usage.map_or(tokens, |before| before.plus(tokens)));
         self.shared.metrics.tokens.count(tokens);
+        in_flight.span.uses(tokens);
         let attempt = &in_flight.dispatch.attempt;
+        let gen_ai = &self.shared.metrics.gen_ai;
+        gen_ai.tokens(self.endpoint, attempt, tokens);
         self.shared.control.record_usage(UsageRecord {
             attempt: attempt.id,
             at: self.shared.control.now(),

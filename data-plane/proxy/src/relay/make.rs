@@ -21,6 +21,7 @@ use crate::metrics::{HandoffEnd, HandoffLabels};
 use crate::plan::{Conversation, text};
 use crate::proxy::Shared;
 use crate::request::RequestBody;
+use crate::spans::Branch;
 
 /// How long a note may take. The control plane tells nobody else to make it for longer.
 const LIMIT: Duration = Duration::from_secs(45);
@@ -52,7 +53,8 @@ struct Job<C> {
     relay: Relay,
     served: Served,
     request: Admitted,
-    request_id: String,
+    /// The id and the trace of the client's request.
+    whose: (String, Branch),
 }
 
 /// Sees to it that a note is made after a success, if that is wanted. Never waits.
@@ -61,7 +63,7 @@ pub(crate) fn make_after<C: ControlPort>(
     relay: Relay,
     served: Served,
     request: Admitted,
-    request_id: String,
+    whose: (String, Branch),
 ) {
     let may_be_wanted = relay.found.is_none()
         && shared.control.snapshot().is_some_and(|snapshot| {
@@ -84,7 +86,7 @@ pub(crate) fn make_after<C: ControlPort>(
         relay,
         served,
         request,
-        request_id,
+        whose,
     };
     let (shared, tasks) = (Arc::clone(shared), shared.tasks.clone());
     tasks.spawn(async move {
@@ -110,7 +112,7 @@ impl<C: ControlPort> Job<C> {
                 target_key,
             },
             request,
-            request_id,
+            whose: (request_id, branch),
         } = self;
         let control = &shared.control;
         let Some(terms) = control.begin_handoff(&relay.name, &success).await else {
@@ -144,7 +146,7 @@ impl<C: ControlPort> Job<C> {
         };
         // It can be long, and is not needed any more.
         drop(request.body);
-        let answer = Drive::apart(Arc::clone(&shared), asked, request_id)
+        let answer = Drive::apart(Arc::clone(&shared), asked, request_id, branch)
             .until_end()
             .await;
         let Ok(End::Whole(answer, _)) = answer else {

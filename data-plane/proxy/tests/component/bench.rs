@@ -12,7 +12,7 @@ use tidegate_core::routing::Counters;
 use tidegate_core::settings::Overrides;
 use tidegate_fake_upstream::FakeUpstream;
 use tidegate_plane_client::{Credential, Deadlines, Snapshot};
-use tidegate_proxy::{Limits, Proxy, Surface};
+use tidegate_proxy::{Limits, Proxy, Surface, Tracing};
 use tokio::net::TcpListener;
 use tokio_util::task::TaskTracker;
 
@@ -65,6 +65,7 @@ pub(crate) struct Options {
     /// Base URL of `one`, or of `ant`, where it is not the fake provider's.
     pub(crate) one_at: Option<String>,
     pub(crate) ant_at: Option<String>,
+    pub(crate) tracing: Tracing,
 }
 
 impl Default for Options {
@@ -83,6 +84,7 @@ impl Default for Options {
             tool_limit: None,
             one_at: None,
             ant_at: None,
+            tracing: Tracing::default(),
         }
     }
 }
@@ -105,7 +107,13 @@ impl Bench {
         }
         let control = Arc::new(control);
         let registry = Arc::new(RwLock::new(Registry::default()));
-        let proxy = Proxy::new(Arc::clone(&control), options.limits, registry).unwrap();
+        let proxy = Proxy::new(
+            Arc::clone(&control),
+            options.limits,
+            registry,
+            options.tracing,
+        )
+        .unwrap();
         let proxy = Arc::new(proxy);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();

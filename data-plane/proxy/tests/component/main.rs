@@ -79,6 +79,8 @@ mod timers;
 #[cfg(test)]
 mod tls_upstream;
 #[cfg(test)]
+mod traces;
+#[cfg(test)]
 mod upstream_faults;
 #[cfg(test)]
 mod usage;

@@ -22,5 +22,6 @@ mod rules;
 mod sdk;
 mod settings;
 mod tokens;
+mod traces;
 mod usage;
 mod waiting;

@@ -16,7 +16,9 @@ use serde_json::{Value, json};
 use tidegate_core::lease::OwnerHash;
 use tidegate_integration::LIMIT;
 use tidegate_test_support::upstream::{Mode, Selector};
-use tidegate_test_support::{FleetOptions, PostgresOptions, RedisOptions};
+use tidegate_test_support::{
+    CollectedSpan, Collector, FleetOptions, PostgresOptions, RedisOptions,
+};
 
 use super::stage::{Setup, Stage, key_secret};
 
@@ -201,7 +203,7 @@ fn head(headers: &HeaderMap) -> String {
     lines.collect()
 }
 
-fn options() -> FleetOptions {
+fn options(collector: &Collector) -> FleetOptions {
     FleetOptions {
         // Everything that is said to it.
         postgres: PostgresOptions {
@@ -212,7 +214,11 @@ fn options() -> FleetOptions {
             append_only: true,
             ..RedisOptions::default()
         },
-        env: vec![("TIDEGATE_LOG".to_owned(), "debug".to_owned())],
+        env: vec![
+            ("TIDEGATE_LOG".to_owned(), "debug".to_owned()),
+            ("OTEL_EXPORTER_OTLP_ENDPOINT".to_owned(), collector.url()),
+            ("OTEL_BSP_SCHEDULE_DELAY".to_owned(), "100".to_owned()),
+        ],
         ..FleetOptions::default()
     }
 }
@@ -225,7 +231,8 @@ async fn vector_sessions_25_the_token_of_an_owner_is_written_nowhere() -> Result
         connection: json!({"disableCooling": true}),
         ..Setup::default()
     };
-    let stage = Stage::start(&setup, options()).await?;
+    let collector = Collector::start().await?;
+    let stage = Stage::start(&setup, options(&collector)).await?;
     let mut talk = Talk {
         stage: &stage,
         written: Vec::new(),
@@ -254,6 +261,18 @@ async fn vector_sessions_25_the_token_of_an_owner_is_written_nowhere() -> Result
             bytes: [head.as_bytes(), &request.body].concat(),
         });
     }
+    // What the last requests told may still be under way.
+    let last = |spans: &[CollectedSpan]| spans.iter().any(|span| span.failed).then_some(());
+    collector
+        .wait_for(LIMIT, "the spans of failures", last)
+        .await?;
+    for plane in &stage.fleet.data_planes {
+        plane.process.terminate(LIMIT).await?;
+    }
+    written.push(Written {
+        place: "spans".to_owned(),
+        bytes: collector.text().into_bytes(),
+    });
     for replica in &stage.fleet.control_planes {
         files("control plane", replica.process.dir(), &mut written)?;
     }
@@ -268,6 +287,8 @@ async fn vector_sessions_25_the_token_of_an_owner_is_written_nowhere() -> Result
     for (canary, expected) in [
         (hash.as_str(), vec!["dump", "postgres"]),
         ("canary-of-the-body", vec!["upstream"]),
+        ("POST /v1/chat/completions", vec!["spans"]),
+        ("RoutingService/Decide", vec!["spans"]),
         ("tidegate", vec!["control plane", "data plane", "dump"]),
         ("set", vec!["redis"]),
         ("lease-capacity-unavailable", vec!["answer to"]),
@@ -282,6 +303,10 @@ async fn vector_sessions_25_the_token_of_an_owner_is_written_nowhere() -> Result
     }
     for secret in [SECRET, OTHER] {
         assert_eq!(places(&written, secret), [""; 0]);
+    }
+    let in_spans = |place: &&str| *place == "spans";
+    for secret in ["canary-of-the-body", &key_secret("k1")] {
+        assert!(!places(&written, secret).iter().any(in_spans), "{secret}");
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 mod drain;
 mod streams;
+mod telemetry;
 
 use std::net::SocketAddr;
 use std::path::Path;

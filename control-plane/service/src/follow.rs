@@ -273,7 +273,13 @@ impl Follower {
     ) -> Result<(), Unreconciled> {
         let stands = self.hot.begin_incarnation(shard, found, known).await?;
         let stands = stands.map(|incarnation| incarnation.0);
-        tracing::warn!(%shard, found = found.map(|it| it.0), stands, "the shard had no memory of its own here; an incarnation stands");
+        let found = found.map(|it| it.0);
+        // A replica that has followed it knows that it forgot; one that starts finds a new store, or one in this process.
+        if found.is_some() || self.view.complete_to(shard) != Version::default() {
+            tracing::warn!(%shard, found, stands, "the hot store forgot a shard; a new incarnation stands");
+        } else {
+            tracing::debug!(%shard, stands, "a shard begins with nothing in the hot store");
+        }
         Ok(())
     }
 

@@ -26,6 +26,7 @@ mod setting;
 mod streams;
 mod summary;
 mod telemetry;
+mod traces;
 mod transitions;
 mod watchers;
 
@@ -45,13 +46,14 @@ const ROUND_TIME: Duration = Duration::from_secs(2);
 const SUMMARY: &str = "target/bench/summary.json";
 
 /// The parts, in their order.
-const PARTS: [&str; 10] = [
+const PARTS: [&str; 11] = [
     "classify",
     "transitions",
     "routing",
     "decide",
     "proxy",
     "watchers",
+    "traces",
     "streams",
     "permits",
     "leases",
@@ -90,6 +92,9 @@ async fn main() -> Result<()> {
         }
         tokio::time::sleep(Duration::from_secs(5)).await;
         setting.memory("after", &mut summary)?;
+    }
+    if wanted("traces") {
+        traces::measure(&mut summary).await?;
     }
     if wanted("streams") {
         streams::measure(&mut summary).await?;

@@ -30,10 +30,13 @@ struct Job {
     body: &'static str,
 }
 
+/// A request for a whole answer.
+pub(crate) const JSON: &str = r#"{"model":"bench","messages":[{"role":"user","content":"hi"}]}"#;
+
 const JOBS: [Job; 2] = [
     Job {
         name: "json",
-        body: r#"{"model":"bench","messages":[{"role":"user","content":"hi"}]}"#,
+        body: JSON,
     },
     Job {
         name: "sse50",
@@ -121,7 +124,7 @@ fn note(job: &Job, paths: &Paths, summary: &mut Summary) {
 }
 
 /// Drives one path; also CPU time of some processes for each request, in µs.
-async fn side(addr: SocketAddr, body: &'static str, pids: &[u32]) -> Result<(Run, f64)> {
+pub(crate) async fn side(addr: SocketAddr, body: &'static str, pids: &[u32]) -> Result<(Run, f64)> {
     let mut connector = HttpConnector::new();
     connector.set_nodelay(true);
     let client: HttpClient = Client::builder(TokioExecutor::new()).build(connector);

@@ -27,6 +27,11 @@ pub(crate) struct Setting {
 impl Setting {
     /// Starts everything and applies a configuration of [`CONNECTIONS`] connections.
     pub(crate) async fn start() -> Result<Self> {
+        Self::start_with(Vec::new()).await
+    }
+
+    /// The same with further environment of both planes.
+    pub(crate) async fn start_with(env: Vec<(String, String)>) -> Result<Self> {
         let upstream = FakeUpstream::builder()
             .reply(Reply {
                 chunks: 50,
@@ -37,6 +42,7 @@ impl Setting {
         let fleet = Fleet::start_with(FleetOptions {
             control_planes: 1,
             data_planes: 1,
+            env,
             ..FleetOptions::default()
         })
         .await?;

@@ -36,6 +36,9 @@ TYPOS = [
     (["listenAddress=localhost"], "listenAddress"),
     (["metrics.serviceMonitor.interval=15"], "interval"),
     (["tls.enabled=true"], "enabled"),
+    (["telemetry.otlp.endpoint=collector:4317"], "endpoint"),
+    (["telemetry.otlp.sampler=sometimes"], "sampler"),
+    (["telemetry.otlp.samplerRatio=2"], "samplerRatio"),
 ]
 
 # Each value is fine by itself, all together are not.

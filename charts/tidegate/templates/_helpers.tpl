@@ -142,6 +142,25 @@ topologySpreadConstraints:
 {{- end }}
 {{- end }}
 
+{{- /* Where traces go, and which; nothing without a collector. */ -}}
+{{- define "tidegate.otlpEnv" -}}
+{{- with .Values.telemetry.otlp }}
+{{- if .endpoint -}}
+- name: OTEL_EXPORTER_OTLP_ENDPOINT
+  value: {{ .endpoint | quote }}
+- name: OTEL_TRACES_SAMPLER
+  value: {{ .sampler | quote }}
+{{- if hasSuffix "traceidratio" .sampler }}
+- name: OTEL_TRACES_SAMPLER_ARG
+  value: {{ .samplerRatio | quote }}
+{{- end }}
+{{- if .existingSecret }}
+{{ include "tidegate.secretEnv" (dict "name" "OTEL_EXPORTER_OTLP_HEADERS" "secret" .existingSecret "key" "headers") }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- /* "true" or nothing, as all of these. */ -}}
 {{- define "tidegate.isFleet" -}}{{ if eq .Values.mode "fleet" }}true{{ end }}{{- end }}
 {{- define "tidegate.bundlesPostgres" -}}

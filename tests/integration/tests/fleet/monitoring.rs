@@ -9,9 +9,31 @@ use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
 use serde_json::Value;
-use tidegate_integration::{World, chat, send};
+use tidegate_integration::{World, chat, post, send};
 
 const DEPLOY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy");
+/// Beginnings of the names of all metrics.
+const OURS: [&str; 3] = ["tidegate_cp_", "tidegate_dp_", "gen_ai_"];
+/// The page with the table of all metrics.
+const PAGE: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../docs/operations/metrics.md"
+);
+/// Set, it is written anew.
+const UPDATE: &str = "TIDEGATE_UPDATE";
+/// What is above the table.
+const HEAD: &str = "# Metrics
+
+What `/metrics` of control planes (`tidegate_cp_`) and data planes (`tidegate_dp_`, `gen_ai_`) shows; `tidegate` shows both.
+Families without a sample are not shown: most begin at zero, some with the first event. What the `gen_ai_` ones mean is in
+[telemetry](telemetry.md), which rules and panels use them in `deploy/prometheus` and `deploy/grafana`.
+
+<!-- made from what the programs serve; TIDEGATE_UPDATE=1 cargo nextest run -E 'test(metrics_that_exist)' writes it anew -->
+
+| name | kind | meaning |
+|---|---|---|
+";
+
 /// What Prometheus makes of histograms.
 const HISTOGRAM_SUFFIXES: [&str; 3] = ["_bucket", "_count", "_sum"];
 
@@ -49,7 +71,7 @@ fn read(text: &str, served: &mut Served) {
 
 /// Names of ours in a text, each with the labels that are asked for in the braces behind it.
 fn asked(text: &str) -> Vec<(String, Vec<String>)> {
-    let ours = |name: &str| name.starts_with("tidegate_cp_") || name.starts_with("tidegate_dp_");
+    let ours = |name: &str| OURS.iter().any(|prefix| name.starts_with(prefix));
     let mut found = Vec::new();
     let mut rest = text;
     while let Some((word, behind)) = next_word(rest) {
@@ -84,14 +106,73 @@ fn expressions(panels: &Value) -> Vec<String> {
         .collect()
 }
 
-async fn served_by(world: &World) -> Result<Served> {
-    let mut served = Served::new();
+/// Rows of the table: names with what is told of them.
+fn described(text: &str) -> BTreeMap<String, String> {
+    let mut kinds = BTreeMap::new();
+    let mut rows = BTreeMap::new();
+    for line in text.lines() {
+        let Some((what, (name, told))) = line
+            .strip_prefix("# ")
+            .and_then(|line| line.split_once(' '))
+            .and_then(|(what, rest)| Some((what, rest.split_once(' ')?)))
+        else {
+            continue;
+        };
+        match what {
+            "HELP" => {
+                rows.insert(name.to_owned(), told.trim_end_matches('.').to_owned());
+            }
+            "TYPE" => {
+                kinds.insert(name.to_owned(), told.to_owned());
+            }
+            _ => {}
+        }
+    }
+    rows.into_iter()
+        .map(|(name, told)| {
+            let kind = kinds.get(&name).map_or("", String::as_str);
+            let shown = match kind {
+                "counter" => format!("{name}_total"),
+                _ => name,
+            };
+            let row = format!("| `{shown}` | {kind} | {told} |");
+            (shown, row)
+        })
+        .collect()
+}
+
+/// Each metric that is served is in the table, as it is served. The table may have more: what is served depends on what
+/// happened.
+fn check_page(texts: &[String]) -> Result<()> {
+    let page = fs::read_to_string(PAGE).unwrap_or_default();
+    let mut rows: BTreeMap<String, String> = page
+        .lines()
+        .filter_map(|row| {
+            let name = row.strip_prefix("| `")?.split('`').next()?;
+            Some((name.to_owned(), row.to_owned()))
+        })
+        .collect();
+    for text in texts {
+        rows.extend(described(text));
+    }
+    let table: Vec<String> = rows.into_values().collect();
+    let written = format!("{HEAD}{}\n", table.join("\n"));
+    if std::env::var_os(UPDATE).is_some() {
+        fs::write(PAGE, &written)?;
+    } else {
+        assert!(page == written, "{PAGE} is not what is served: see there");
+    }
+    Ok(())
+}
+
+async fn served_by(world: &World) -> Result<Vec<String>> {
+    let mut served = Vec::new();
     let control = world.fleet.control_planes.iter().map(|plane| plane.http);
     let data = world.fleet.data_planes.iter().map(|plane| plane.admin);
     for addr in control.chain(data) {
         let request = Request::get(format!("http://{addr}/metrics"));
         let answer = send(request.body(Full::<Bytes>::default())?).await?;
-        read(std::str::from_utf8(&answer.body)?, &mut served);
+        served.push(String::from_utf8(answer.body.to_vec())?);
     }
     Ok(served)
 }
@@ -103,7 +184,15 @@ async fn alerts_and_dashboard_use_metrics_that_exist() -> Result<()> {
     for model in ["main", "no-such-model"] {
         chat(world.data_plane(0)?, model).await?;
     }
-    let served = served_by(&world).await?;
+    // One of them is a stream.
+    let stream = r#"{"model":"main","stream":true,"messages":[]}"#;
+    post(world.data_plane(0)?, "/v1/chat/completions", stream).await?;
+    let texts = served_by(&world).await?;
+    check_page(&texts)?;
+    let mut served = Served::new();
+    for text in &texts {
+        read(text, &mut served);
+    }
 
     let deploy = Path::new(DEPLOY);
     let rules = fs::read_to_string(deploy.join("prometheus/tidegate.rules.yaml"))?;

@@ -28,6 +28,7 @@ SEALING_KEY = "".join(f"{number:02x}" for number in range(32))
 
 # Secrets that the value sets name. What they hold is good enough for the programs' own checks.
 SECRETS = {
+    "otlp": {"headers": "x-api-key=of%20the%20collector"},
     "tidegate-secrets": {
         "sealing-key": SEALING_KEY,
         "admin-token": "an-admin-token",

@@ -305,7 +305,7 @@ async fn vector_sessions_25_the_token_of_an_owner_is_written_nowhere() -> Result
         assert_eq!(places(&written, secret), [""; 0]);
     }
     let in_spans = |place: &&str| *place == "spans";
-    for secret in ["canary-of-the-body", &key_secret("k1")] {
+    for secret in ["canary-of-the-body", key_secret("k1").as_str()] {
         assert!(!places(&written, secret).iter().any(in_spans), "{secret}");
     }
     Ok(())

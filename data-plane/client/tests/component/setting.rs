@@ -14,7 +14,7 @@ use tidegate_core::time::Timestamp;
 use tidegate_core::version::Version;
 use tidegate_plane_client::endpoint::Address;
 use tidegate_plane_client::{
-    Answer, Ask, Dispatch, PermitWaits, PlaneClient, PlaneClientConfig, Step,
+    Answer, Ask, Dispatch, Origin, PermitWaits, PlaneClient, PlaneClientConfig, Step,
 };
 use tidegate_proto::config::v1 as config;
 use tidegate_proto::routing::v1 as routing;

@@ -55,7 +55,7 @@ async fn what_cannot_be_traced_or_logged_is_refused_before_anything_starts() -> 
             ["--otlp-endpoint", "collector:4317"],
             "OTEL_EXPORTER_OTLP_ENDPOINT",
         ),
-        (["--log", "info=loud=very"], "invalid"),
+        (["--log", "info=loud=very"], "level filter"),
     ] {
         let finished = ProcessBuilder::workspace_binary("tidegate")?
             .args(["run", "--config", "nowhere.yaml"])

@@ -16,6 +16,7 @@ use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use parking_lot::Mutex;
+use prost::Message as _;
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -136,7 +137,7 @@ impl Collector {
         *self.kept.calls.lock()
     }
 
-    /// Everything that came, as text: resources, names, attributes, events.
+    /// Everything that came, as it came: texts of resources, names, attributes and events are in it by the letter.
     #[must_use]
     pub fn text(&self) -> String {
         self.kept.text.lock().clone()
@@ -185,7 +186,11 @@ impl TraceService for Service {
             }),
         );
         let message = request.into_inner();
-        self.0.text.lock().push_str(&format!("{message:?}\n"));
+        let bytes = message.encode_to_vec();
+        self.0
+            .text
+            .lock()
+            .push_str(&String::from_utf8_lossy(&bytes));
         let rejected_spans = match mode {
             CollectorMode::Keeps | CollectorMode::Forgets => 0,
             CollectorMode::Rejects(count) => count,

@@ -13,7 +13,12 @@ use tidegate_integration::{World, chat, post, send};
 
 const DEPLOY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy");
 /// Beginnings of the names of all metrics.
-const OURS: [&str; 3] = ["tidegate_cp_", "tidegate_dp_", "gen_ai_"];
+const OURS: [&str; 4] = [
+    "tidegate_cp_",
+    "tidegate_dp_",
+    "gen_ai_client_",
+    "gen_ai_server_",
+];
 /// The page with the table of all metrics.
 const PAGE: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),

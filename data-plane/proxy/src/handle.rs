@@ -10,7 +10,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use futures::FutureExt as _;
-use http::header::CONTENT_LENGTH;
+use http::header::{CONNECTION, CONTENT_LENGTH};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
@@ -42,6 +42,7 @@ use crate::spans::{Branch, tell_status};
 /// Limits of a head that are answered in the client's format; hyper's own are larger.
 const MAX_HEADERS: usize = 100;
 const MAX_HEAD_BYTES: usize = 32 * 1024;
+const CLOSE: HeaderValue = HeaderValue::from_static("close");
 const OUR_VERSION: HeaderValue = HeaderValue::from_static(env!("CARGO_PKG_VERSION"));
 
 /// Answers one request of a client at this address. A panic in a phase is answered with 500 and ends nothing but its request.
@@ -94,6 +95,11 @@ pub(crate) async fn handle<C: ControlPort>(
     if is_http2 {
         let (stall_time, tasks) = (shared.limits.stall_time, &shared.tasks);
         return response.map(|body| body.kept_for(stall_time, None, tasks));
+    }
+    if shared.is_draining() {
+        // Its client goes elsewhere with the next request. One that came on a connection that is closed for idleness at
+        // the same moment would be lost.
+        response.headers_mut().insert(CONNECTION, CLOSE);
     }
     response
 }

@@ -184,7 +184,12 @@ impl<C: ControlPort> Shared<C> {
 
     /// Requests can be served (decision 55).
     pub(crate) fn is_ready(&self) -> bool {
-        !self.draining.load(Ordering::Relaxed) && self.control.is_ready()
+        !self.is_draining() && self.control.is_ready()
+    }
+
+    /// The process was asked to end, and balancers are looking elsewhere.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
     }
 
     /// A name for a request, unique enough to find it in the logs of a fleet.

@@ -16,13 +16,28 @@ const CHAT: &str = "/v1/chat/completions";
 async fn readiness_goes_first() {
     let bench = Bench::start().await;
     assert_eq!(bench.client.get("/readyz").await.status, 200);
+    let before = bench.client.post(CHAT, &chat("duo", false)).await;
+    assert_eq!(before.header("connection"), None);
     bench.proxy.announce_drain();
     assert_eq!(bench.client.get("/readyz").await.status, 503);
     assert_eq!(bench.client.get("/livez").await.status, 200);
+    // Everything is served as before, and sends its client elsewhere with the next request.
+    for stream in [false, true] {
+        let reply = bench.client.post(CHAT, &chat("duo", stream)).await;
+        assert_eq!(
+            (reply.status, reply.header("connection")),
+            (200, Some("close"))
+        );
+    }
+    let unknown = bench.client.post(CHAT, &chat("nobody/m", false)).await;
     assert_eq!(
-        bench.client.post(CHAT, &chat("duo", false)).await.status,
-        200
+        (unknown.status, unknown.header("connection")),
+        (404, Some("close"))
     );
+    // There are no such headers in HTTP/2: its clients get GOAWAY when the listener closes.
+    let reply = bench.client.with_small_window();
+    let reply = reply.post(CHAT, &chat("duo", false)).await;
+    assert_eq!((reply.status, reply.header("connection")), (200, None));
 }
 
 #[tokio::test]

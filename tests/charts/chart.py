@@ -76,7 +76,12 @@ def values_file(name: str) -> str:
 @functools.cache
 def rendered(name: str, binary: str = "helm4", kubernetes: str = KUBERNETES) -> tuple[dict, ...]:
     """The objects of a value set. Not to be changed."""
-    done = template(binary, "--values", values_file(name), kubernetes=kubernetes)
+    return rendered_with("--values", values_file(name), binary=binary, kubernetes=kubernetes)
+
+
+def rendered_with(*args: str, binary: str = "helm4", kubernetes: str = KUBERNETES) -> tuple[dict, ...]:
+    """The objects of any values."""
+    done = template(binary, *args, kubernetes=kubernetes)
     assert done.returncode == 0, done.stderr
     return tuple(doc for doc in yaml.safe_load_all(done.stdout) if doc)
 

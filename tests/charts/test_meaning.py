@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 
 import pytest
 import yaml
@@ -20,6 +21,7 @@ from chart import (
     of_kind,
     pods,
     rendered,
+    rendered_with,
     seconds,
     secret,
     title,
@@ -366,3 +368,45 @@ def test_document_arrives_as_it_was_written(name):
     # A number that other ways would write as 1.5e+06.
     assert written["settings"]["streams"]["bodyTimeoutMs"] == 1500000
     assert "1500000" in one["data"]["tidegate.yaml"]
+
+
+@pytest.mark.parametrize(
+    "status,passes,says",
+    [
+        ("200 OK", True, ""),
+        ("401 Unauthorized", True, ""),
+        ("503 Service Unavailable", False, "tidegatectl apply"),
+        ("500 Internal Server Error", False, "no data plane"),
+        (None, False, "no data plane"),
+    ],
+)
+def test_helm_test_fails_when_nothing_is_served(status, passes, says, tmp_path):
+    (spec,) = [spec for owner, _, spec in pods(rendered("default")) if owner == "Pod/tidegate-test"]
+    (one,) = [one for one in spec["containers"] if one["name"] == "models"]
+    # What the one of busybox writes.
+    said = f"  HTTP/1.1 {status}" if status else "wget: can't connect to remote host: Connection refused"
+    wget = tmp_path / "wget"
+    wget.write_text(f'#!/bin/sh\necho "{said}" >&2\nexit 1\n')
+    wget.chmod(0o755)
+    done = subprocess.run(
+        ["/bin/sh", *one["command"][1:], *one["args"]], env={"PATH": tmp_path}, capture_output=True, text=True
+    )
+    assert (done.returncode == 0) == passes, done
+    assert says in done.stdout and said in done.stdout, done
+
+
+def test_data_planes_may_be_ready_without_a_configuration_where_it_is_tried_out():
+    flagged = "--ready-without-configuration"
+
+    def has(*values: str) -> bool:
+        args = [word for value in values for word in ("--set", value)]
+        deployments = of_kind(rendered_with(*args), "Deployment")
+        (one,) = [one for one in deployments if one["metadata"]["name"] == "tidegate-data-plane"]
+        return flagged in one["spec"]["template"]["spec"]["containers"][0]["args"]
+
+    own = "database.existingSecret=x"
+    applied = "configuration.existingSecret=y"
+    switch = "dataPlane.readyWithoutConfiguration"
+    assert has()
+    assert not has(own) and not has(applied) and not has(f"{switch}=false")
+    assert has(own, f"{switch}=true") and has(applied, f"{switch}=true")

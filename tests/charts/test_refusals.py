@@ -30,6 +30,7 @@ TYPOS = [
     (["image.pullPolicy=ifNotPresent"], "pullPolicy"),
     (["image.tag=a:b"], "tag"),
     (["tests.image=busybox"], "image"),
+    (["dataPlane.readyWithoutConfiguration=maybe"], "readyWithoutConfiguration"),
     (["embedded.size=big"], "size"),
     (["secrets.existingSecret=Not_A_Name"], "existingSecret"),
     (["configuration.environmentSecrets=x"], "environmentSecrets"),

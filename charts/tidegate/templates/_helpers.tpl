@@ -172,6 +172,12 @@ topologySpreadConstraints:
 {{- define "tidegate.isConfigured" -}}
 {{- if or .Values.configuration.document .Values.configuration.existingSecret }}true{{ end }}
 {{- end }}
+{{- /* Data planes may be ready before anything was applied. */ -}}
+{{- define "tidegate.readyWithoutConfiguration" -}}
+{{- $wanted := .Values.dataPlane.readyWithoutConfiguration | toString -}}
+{{- $tried := and (include "tidegate.bundlesPostgres" .) (not (include "tidegate.isConfigured" .)) -}}
+{{- if or (eq $wanted "true") (and (eq $wanted "auto") $tried) }}true{{ end }}
+{{- end }}
 {{- /* A Secret of ours is needed. */ -}}
 {{- define "tidegate.generates" -}}
 {{- if or (not .Values.secrets.existingSecret) (include "tidegate.bundlesPostgres" .) (include "tidegate.bundlesRedis" .) }}true{{ end }}

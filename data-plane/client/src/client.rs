@@ -96,6 +96,7 @@ pub(crate) struct Inner {
     reports: Reports,
     usages: UsageQueue,
     under_way: OpenAttempts,
+    ready_without_configuration: bool,
     confirmed: AtomicBool,
     following: AtomicBool,
     live_data_planes: AtomicU32,
@@ -196,6 +197,7 @@ impl PlaneClient {
             metrics,
             tracker: tracker.clone(),
             stop,
+            ready_without_configuration: config.ready_without_configuration,
             confirmed: AtomicBool::new(false),
             following: AtomicBool::new(false),
             live_data_planes: AtomicU32::new(1),
@@ -417,14 +419,15 @@ impl PlaneClient {
         self.inner.permits.release(attempt.number);
     }
 
-    /// This data plane can serve: it has a configuration. Whether a control plane answers is not the question
+    /// This data plane can serve: it has a configuration, or was told that there is none yet and may be ready all the same
+    /// (`PlaneClientConfig::ready_without_configuration`). Whether a control plane answers is not the question
     /// (decision 55).
     #[must_use]
     pub fn is_ready(&self) -> bool {
         let snapshot = self.inner.snapshot.load();
-        snapshot
-            .as_ref()
-            .is_some_and(|snapshot| snapshot.config.version > 0)
+        snapshot.as_ref().is_some_and(|snapshot| {
+            snapshot.config.version > 0 || self.inner.ready_without_configuration
+        })
     }
 
     /// How many data planes are live, this one included, at least 1: what fleet-wide floors are divided by.

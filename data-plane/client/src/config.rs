@@ -25,6 +25,9 @@ pub struct PlaneClientConfig {
     /// (decision 55). **The file holds credentials in the clear**; it is made readable for its owner only.
     /// Unset: nothing is kept.
     pub snapshot_file: Option<PathBuf>,
+    /// A control plane that says that nothing was ever applied is enough to be ready. Otherwise a configuration is needed,
+    /// so that a rollout onto an empty database stops before the data planes that still have one are gone.
+    pub ready_without_configuration: bool,
     /// Time limits and bounds.
     pub limits: Limits,
 }
@@ -40,6 +43,7 @@ impl PlaneClientConfig {
             tls: None,
             token: None,
             snapshot_file: None,
+            ready_without_configuration: false,
             limits: Limits::default(),
         }
     }
@@ -55,6 +59,10 @@ impl fmt::Debug for PlaneClientConfig {
             .field("tls", &self.tls)
             .field("token", &self.token.is_some())
             .field("snapshot_file", &self.snapshot_file)
+            .field(
+                "ready_without_configuration",
+                &self.ready_without_configuration,
+            )
             .field("limits", &self.limits)
             .finish()
     }

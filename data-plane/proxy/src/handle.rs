@@ -138,7 +138,7 @@ async fn route_to<C: ControlPort>(
         Route::Readyz => Ok(admin::readyz(shared.is_ready())),
         Route::Metrics => admin::metrics(&shared.registry.read()),
         Route::Models => {
-            let snapshot = shared.control.snapshot().ok_or(Refusal::NotConfigured)?;
+            let snapshot = shared.configured().ok_or(Refusal::NotConfigured)?;
             let always = shared.limits.require_key;
             let key = identify::key(request.headers(), &snapshot.config, always)?;
             Ok(models::list(format, &snapshot.config, key.as_deref()))
@@ -179,7 +179,7 @@ async fn admit<C: ControlPort>(
 ) -> Result<Response<ReplyBody>, Refusal> {
     let (head, body) = request.into_parts();
     let (key, body_names_session, patience) = {
-        let snapshot = shared.control.snapshot().ok_or(Refusal::NotConfigured)?;
+        let snapshot = shared.configured().ok_or(Refusal::NotConfigured)?;
         let config = &snapshot.config;
         let key = identify::key(&head.headers, config, shared.limits.require_key)?;
         let names_session = config.settings.session_affinity_body_keys;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use parking_lot::RwLock;
 use prometheus_client::registry::Registry;
+use tidegate_plane_client::Snapshot;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -190,6 +191,13 @@ impl<C: ControlPort> Shared<C> {
     /// The process was asked to end, and balancers are looking elsewhere.
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
+    }
+
+    /// The configuration in force. That nothing was ever applied is as good as none: nobody can be served, and that no
+    /// key is named there yet must not open any door.
+    pub(crate) fn configured(&self) -> Option<Arc<Snapshot>> {
+        let snapshot = self.control.snapshot();
+        snapshot.filter(|snapshot| snapshot.config.version > 0)
     }
 
     /// A name for a request, unique enough to find it in the logs of a fleet.

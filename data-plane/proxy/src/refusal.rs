@@ -48,7 +48,7 @@ pub(crate) enum Refusal {
     IdempotencyKeyInUse,
     #[error("the idempotency-key was used with another request a moment ago")]
     IdempotencyKeyReused,
-    #[error("no configuration has been received yet")]
+    #[error("no configuration has been applied, or none has been received yet")]
     NotConfigured,
     #[error("too many requests are waiting for a cooldown to end")]
     WaitingFull {

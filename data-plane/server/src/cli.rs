@@ -49,6 +49,10 @@ pub(crate) struct Args {
     #[arg(long, env = "TIDEGATE_SNAPSHOT_PATH")]
     pub(crate) snapshot_path: Option<PathBuf>,
 
+    /// Be ready as soon as a control plane says that nothing was ever applied; until something is, requests get 503
+    #[arg(long, env = "TIDEGATE_READY_WITHOUT_CONFIGURATION")]
+    pub(crate) ready_without_configuration: bool,
+
     /// Write the bound addresses to this file once connections are accepted
     #[arg(long, env = "TIDEGATE_READY_FILE")]
     pub(crate) ready_file: Option<PathBuf>,

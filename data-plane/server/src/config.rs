@@ -43,6 +43,7 @@ impl ServerConfig {
             egress_id,
             upstream_ca_file,
             snapshot_path,
+            ready_without_configuration,
             ready_file,
             require_api_key,
             limits,
@@ -58,6 +59,7 @@ impl ServerConfig {
         let addresses = control_planes.into_iter().map(Address::Tcp).collect();
         let mut plane = PlaneClientConfig::new(name, addresses);
         plane.snapshot_file = snapshot_path;
+        plane.ready_without_configuration = ready_without_configuration;
         plane.token = token(&trust)?;
         plane.tls = secure.then(|| tls(&trust)).transpose()?;
         let egress = egress_id

@@ -292,6 +292,26 @@ async fn with_a_snapshot_on_disk_a_data_plane_starts_while_the_control_plane_is_
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_data_plane_that_nothing_was_ever_applied_for_is_ready_only_where_that_is_allowed() {
+    for allowed in [false, true] {
+        let setting = Setting::start_with(
+            1,
+            |address| address,
+            |config| config.ready_without_configuration = allowed,
+        );
+        assert!(!setting.client.is_ready(), "nobody has said anything yet");
+        setting.replicas[0].set_snapshot(Some(snapshot(0)));
+        until("it was told so", || {
+            setting.client.status().configuration_version == Some(0)
+        })
+        .await;
+        assert_eq!(setting.client.is_ready(), allowed);
+        setting.replicas[0].push(Kind::Snapshot(snapshot(1)));
+        setting.client_is_ready().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_damaged_snapshot_on_disk_is_no_reason_not_to_start() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("snapshot");

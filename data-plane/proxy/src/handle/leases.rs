@@ -102,7 +102,7 @@ async fn ask<C: ControlPort>(
 ) -> Result<LeaseAnswer, Broken> {
     let (head, body) = request.into_parts();
     // Without a configuration nobody can say whose key it is.
-    let snapshot = shared.control.snapshot();
+    let snapshot = shared.configured();
     let snapshot = snapshot.ok_or(LeaseError::ServiceUnavailable)?;
     let key = identify::key(&head.headers, &snapshot.config, true);
     if let Err(refused) = check(&snapshot, &key, &head.headers, NO_BODY)

@@ -267,8 +267,8 @@ fn combos(duo: &Value, plans: bool) -> Value {
 }
 
 /// What a data plane has of a document.
-pub(crate) fn snapshot(document: Document) -> Arc<Snapshot> {
-    let config = Config::build(document, 1, &Overrides::default()).unwrap();
+pub(crate) fn snapshot(document: Document, version: u64) -> Arc<Snapshot> {
+    let config = Config::build(document, version, &Overrides::default()).unwrap();
     let credentials = config
         .connections
         .keys()

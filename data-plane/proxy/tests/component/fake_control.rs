@@ -124,14 +124,19 @@ impl FakeControl {
     /// With a document, every connection of which has the credential `sk-<connection>`.
     pub(crate) fn new(document: Document, deadlines: Deadlines) -> Self {
         Self {
-            snapshot: Some(snapshot(document)),
+            snapshot: Some(snapshot(document, 1)),
             ..Self::unconfigured(deadlines)
         }
     }
 
     /// Another document is in force at the data plane; decisions are made with the first one.
     pub(crate) fn configure(&self, document: Document) {
-        *self.newer_snapshot.lock() = Some(snapshot(document));
+        *self.newer_snapshot.lock() = Some(snapshot(document, 1));
+    }
+
+    /// The data plane was told that nothing was ever applied.
+    pub(crate) fn nothing_is_applied(&self) {
+        *self.newer_snapshot.lock() = Some(snapshot(Document::default(), 0));
     }
 
     /// The same, where a model is known to take only so many tools.

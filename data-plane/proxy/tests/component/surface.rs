@@ -146,6 +146,28 @@ async fn every_answer_names_its_request_and_may_be_read_by_browsers() {
 }
 
 #[tokio::test]
+async fn while_nothing_is_applied_everybody_is_told_so() {
+    let bench = Bench::start().await;
+    bench.control.nothing_is_applied();
+    // Without a configuration nobody knows keys: neither is a key refused, nor is nobody's word taken for one.
+    for client in [&bench.client, &Client::new(bench.addr, "sk-unknown")] {
+        let asked = client.post(CHAT, &chat("one/m", false)).await;
+        let listed = client.get("/v1/models").await;
+        for reply in [asked, listed] {
+            assert_eq!(
+                (
+                    reply.status,
+                    reply.code().as_str(),
+                    reply.header("retry-after")
+                ),
+                (503, "configuration_unavailable", Some("1"))
+            );
+        }
+    }
+    assert_eq!(bench.one.log().count(&Selector::any()), 0);
+}
+
+#[tokio::test]
 async fn the_answer_names_who_gave_it_after_a_failure() {
     let bench = Bench::start().await;
     bench.one.set_default(Mode::status(503));

@@ -1,7 +1,7 @@
 # Two commands do everything on a fresh machine with cargo: `make demo` and `make test`.
 
 # Tools of the tests (virtual environment, database template) live under target/, so `make clean` removes all.
-.PHONY: help demo test chart-test lint fmt bootstrap unit bench fuzz deny clean
+.PHONY: help demo test chart-test scale-test lint fmt bootstrap unit bench fuzz deny clean
 
 help: ## List what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -33,6 +33,13 @@ chart-test: ## The Helm chart with helm 3 and 4, and the images, with the real b
 	tests/bootstrap/install.sh
 	cargo build --workspace --bins
 	tests/charts/run.sh --quiet
+
+# Requests that each phase lasts at least; above 1000 a control plane comes and goes, too.
+TIDEGATE_SCALE_REQUESTS ?= 2000
+scale-test: ## A fleet grows, shrinks and restarts under load; prints a table (short in `make test`)
+	tests/bootstrap/install.sh
+	cargo build --workspace --bins
+	TIDEGATE_SCALE_REQUESTS=$(TIDEGATE_SCALE_REQUESTS) tests/charts/run.sh --quiet --numprocesses=0 test_scaling.py
 
 bench: ## Measure against the limits; prints a table and writes target/bench/summary.json
 	cargo build --release --workspace --bins

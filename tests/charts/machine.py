@@ -1,4 +1,4 @@
-"""A machine with a network of its own, in which each pod has an address: started by `Machine` in `test_fleet.py`.
+"""A machine with a network of its own, in which each pod has an address: started by `Machine` in `fleet.py`.
 
 Runs as the first process of its own namespaces of processes and networks: everything in it ends with it, and nothing of
 it is seen from outside. Reads one request in JSON a line and answers each with one line.
@@ -30,6 +30,7 @@ def in_network_of(process: subprocess.Popen, *command: str):
 class Pods:
     def __init__(self):
         self.running: dict[str, subprocess.Popen] = {}
+        self.links = 0
         administer("ip", "link", "set", "lo", "up")
         administer("ip", "link", "add", BRIDGE, "type", "bridge")
         administer("ip", "address", "add", "10.0.0.1/24", "dev", BRIDGE)
@@ -59,9 +60,13 @@ class Pods:
         ours = network_of("self")
         while network_of(process.pid) == ours:
             time.sleep(0.01)
-        number = address.rsplit(".", 1)[1]
-        outer, inner = f"out{number}", f"in{number}"
-        administer("ip", "link", "add", outer, "type", "veth", "peer", "name", inner)
+        # A name of its own each time: the kernel takes the links of a pod that ended away when it gets to it.
+        self.links += 1
+        outer, inner = f"out{self.links}", f"in{self.links}"
+        # The same hardware address for the same pod: others take no new one within a second, and would go on sending to
+        # the pod that ended for a minute. (In a cluster, a new pod has a new address.)
+        hardware = "02:00:" + ":".join(f"{int(part):02x}" for part in address.split("."))
+        administer("ip", "link", "add", outer, "type", "veth", "peer", "name", inner, "address", hardware)
         administer("ip", "link", "set", inner, "netns", str(process.pid))
         administer("ip", "link", "set", outer, "master", BRIDGE, "up")
         in_network_of(process, "ip", "link", "set", "lo", "up")
@@ -80,9 +85,13 @@ class Pods:
         del self.running[name]
         return code
 
-    def terminate(self, name: str, limit: float) -> int | None:
+    def terminate(self, name: str):
         self.running[name].send_signal(signal.SIGTERM)
-        return self.wait(name, limit)
+
+    def run(self, command: list[str], env: dict[str, str], limit: float):
+        """Runs a command on the machine itself; exit code, output and errors."""
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=limit, cwd="/")
+        return [done.returncode, done.stdout, done.stderr]
 
     def get(self, address: str, port: int, path: str, wanted: int, limit: float, headers: dict[str, str]):
         """Asks until the status is the one that is wanted; status and body of the last answer."""

@@ -21,4 +21,5 @@ export TIDEGATE_HELM_DIR="$tools"
 export TIDEGATE_BIN_DIR="${TIDEGATE_BIN_DIR:-$target/debug}"
 export PYTHONDONTWRITEBYTECODE=1
 cd "$here"
-exec "$tools/venv/bin/python" -m pytest -p no:cacheprovider "$@"
+# Half of the time is one helm at a time. File by file, since tests of one share what they render.
+exec "$tools/venv/bin/python" -m pytest -p no:cacheprovider --numprocesses=2 --dist=loadfile "$@"

@@ -469,7 +469,7 @@ impl<C: ControlPort> Life<C> {
             self.record_usage(&mut in_flight);
         }
         in_flight.span.fails(&outcome);
-        self.times(&mut in_flight, Some(&outcome));
+        in_flight.is_timed(&self.shared.metrics.gen_ai, self.endpoint, Some(&outcome));
         self.counts(&outcome, AbortMoment::Readiness);
         let sent_at_most = in_flight.dispatch.max_tools.unwrap_or(u32::MAX);
         let offered = self.facts.tools.min(sent_at_most);

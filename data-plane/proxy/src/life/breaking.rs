@@ -14,11 +14,13 @@ use super::{InFlight, Life, millis};
 impl<C: ControlPort> Life<C> {
     /// A stream that had begun well failed.
     pub(crate) fn breaks(&mut self, outcome: Outcome) {
-        let Some(mut in_flight) = self.in_flight.take() else {
+        if let Some(in_flight) = &mut self.in_flight {
+            in_flight.span.fails(&outcome);
+            in_flight.is_timed(&self.shared.metrics.gen_ai, self.endpoint, Some(&outcome));
+        }
+        let Some(in_flight) = self.in_flight.as_ref() else {
             return;
         };
-        in_flight.span.fails(&outcome);
-        self.times(&mut in_flight, Some(&outcome));
         let moment = self
             .status
             .map_or(AbortMoment::Held, |_| AbortMoment::Committed);
@@ -37,7 +39,6 @@ impl<C: ControlPort> Life<C> {
         in_flight
             .target
             .ends(&self.shared.control, Verdict::Broke, None);
-        self.in_flight = Some(in_flight);
         self.report(report, true);
     }
 

@@ -76,7 +76,7 @@ impl<C: ControlPort> Life<C> {
         in_flight.lets_go(&self.shared.control);
         if in_flight.ready {
             self.record_usage(&mut in_flight);
-            self.times(&mut in_flight, None);
+            in_flight.is_timed(&self.shared.metrics.gen_ai, self.endpoint, None);
             return;
         }
         let outcome = if is_cut {
@@ -88,7 +88,7 @@ impl<C: ControlPort> Life<C> {
             trace.fails(&outcome, millis(in_flight.sent, Instant::now()));
         }
         in_flight.span.fails(&outcome);
-        self.times(&mut in_flight, Some(&outcome));
+        in_flight.is_timed(&self.shared.metrics.gen_ai, self.endpoint, Some(&outcome));
         let attempt = in_flight.dispatch.attempt;
         let target = in_flight.target;
         target.ends(&self.shared.control, Verdict::None, None);

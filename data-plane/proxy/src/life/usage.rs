@@ -6,10 +6,26 @@ use tidegate_core::usage::{Measured, OpenAttempt, TokenUsage, ToldTokens, UsageR
 
 use crate::control_port::ControlPort;
 use crate::endpoint::Endpoint;
+use crate::metrics::GenAiMetrics;
 use crate::observe::Answered;
 use crate::plan::{Unreadable, text};
 
 use super::{InFlight, Life};
+
+impl InFlight {
+    /// Counts how long it took, once: to its failure, or to its end.
+    pub(super) fn is_timed(
+        &mut self,
+        gen_ai: &GenAiMetrics,
+        endpoint: Endpoint,
+        failed: Option<&Outcome>,
+    ) {
+        if !std::mem::replace(&mut self.is_timed, true) {
+            let seconds = self.sent.elapsed().as_secs_f64();
+            gen_ai.operation(endpoint, &self.dispatch.attempt, seconds, failed);
+        }
+    }
+}
 
 impl<C: ControlPort> Life<C> {
     /// The answer of an attempt begins.
@@ -44,16 +60,6 @@ impl<C: ControlPort> Life<C> {
         if let Some(in_flight) = &mut self.in_flight {
             in_flight.told = told;
             in_flight.written = written;
-        }
-    }
-
-    /// Counts how long an attempt took, once: to its failure, or to its end.
-    pub(super) fn times(&self, in_flight: &mut InFlight, failed: Option<&Outcome>) {
-        if !std::mem::replace(&mut in_flight.is_timed, true) {
-            let seconds = in_flight.sent.elapsed().as_secs_f64();
-            let attempt = &in_flight.dispatch.attempt;
-            let gen_ai = &self.shared.metrics.gen_ai;
-            gen_ai.operation(self.endpoint, attempt, seconds, failed);
         }
     }
 

@@ -94,7 +94,8 @@ impl Driver<'_> {
         let so_far = input.so_far;
         // A breaker is waited for once, and only by a request that sent nothing (`routing.md` §12.2).
         let breaker_too = so_far.attempts.is_empty() && so_far.waits == 0;
-        let exhaustion = Exhaustion::default();
+        // Who took its whole time in any pass so far is not asked again after the wait.
+        let exhaustion = Exhaustion::begin(so_far, u32::MAX);
         let past = Past::of_fresh_target(&exhaustion);
         let failures = Progress::last_attempts(so_far);
         let mut soonest: Option<CoolingTimer> = None;

@@ -17,7 +17,7 @@ use super::exclusion::Exclusions;
 use super::exhaustion::{Exhaustion, effect};
 use super::order::Sequence;
 use super::private_view::PrivateView;
-use super::progress::{Progress, Tries, results};
+use super::progress::{Progress, Tries, first_of_block, results};
 use super::reordered::found_again;
 use super::resolve::{Route, resolve_request};
 use super::strategy::Halt;
@@ -187,7 +187,8 @@ impl<'a> Driver<'a> {
     fn walk(&self, attempts: &'a [PriorAttempt], at: Timestamp) -> Result<Walked<'a>, Halt> {
         let Scene { input, route, .. } = self.scene;
         let targets: &'a [_] = &route.targets;
-        let mut exhaustion = Exhaustion::default();
+        let first = first_of_block(input.so_far, &route.terms);
+        let mut exhaustion = Exhaustion::begin(input.so_far, first);
         let mut excluded = Exclusions::default();
         let mut begun = None;
         if let Some(last) = attempts.last() {

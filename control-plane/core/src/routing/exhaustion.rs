@@ -3,6 +3,9 @@
 //! The sets live within one pass over the targets: a repeat of the list and a cooldown wait begin with empty
 //! ones. Nothing is kept; they are derived from the attempts that the request carries along. Only the last
 //! result of each target's account loop fills them (§5.0).
+//!
+//! One thing outlives a cooldown wait: an account that took its whole time for a model. It fills no set (§5.3, 2a) and
+//! nothing cools because of it, so that after each wait for somebody else's account it would take its whole time again.
 
 use std::collections::BTreeSet;
 
@@ -12,11 +15,14 @@ use crate::config::{ComboTarget, Config};
 use crate::ids::{ConnectionId, ModelId, ProviderId};
 use crate::settings::RuleScope;
 
-use super::PriorAttempt;
+use super::terminal::is_expired;
+use super::{AttemptsSoFar, PriorAttempt};
 
-/// The three sets, and the models whose context window was too small.
+/// The three sets, the models whose context window was too small, and the accounts that took their whole time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Exhaustion<'a> {
+    /// For these models.
+    expired: BTreeSet<(&'a ConnectionId, &'a ModelId)>,
     /// The largest known window that was too small, in tokens.
     too_small: Option<u64>,
     connections: BTreeSet<&'a ConnectionId>,
@@ -77,6 +83,21 @@ pub(super) fn is_input_bound(classification: &Classification) -> bool {
 }
 
 impl<'a> Exhaustion<'a> {
+    /// What a pass begins with that is numbered from `first` on: empty sets, and the accounts that took their whole time in
+    /// a pass before it.
+    pub(super) fn begin(so_far: &'a AttemptsSoFar, first: u32) -> Self {
+        let expired = so_far
+            .attempts
+            .iter()
+            .filter(|attempt| attempt.pass < first && is_expired(&attempt.classification))
+            .map(|attempt| (&attempt.attempt.connection, &attempt.attempt.model))
+            .collect();
+        Self {
+            expired,
+            ..Self::default()
+        }
+    }
+
     /// Takes in the last result of a target.
     pub(super) fn add(&mut self, target: &'a ComboTarget, last: &'a PriorAttempt, config: &Config) {
         let per_model_quota = config.provider(&target.provider).is_some_and(|entry| {
@@ -132,9 +153,9 @@ impl<'a> Exhaustion<'a> {
         self.overflowed.contains(&target.model) || window <= self.too_small
     }
 
-    /// The connection is ruled out.
-    pub(super) fn rules_out_connection(&self, connection: &ConnectionId) -> bool {
-        self.connections.contains(connection)
+    /// The connection is ruled out for this model.
+    pub(super) fn rules_out_connection(&self, connection: &ConnectionId, model: &ModelId) -> bool {
+        self.connections.contains(connection) || self.expired.contains(&(connection, model))
     }
 
     /// An account of the target may be chosen although it cools down. Not for a pinned target, whose own

@@ -274,7 +274,9 @@ fn request_exhaustion(candidate: &Candidate<'_>) -> Option<Hit> {
         return Some(Hit::of_target(ExclusionReason::RequestExhaustion));
     }
     let connection = &candidate.connection.id;
-    let ruled_out = candidate.exhaustion.rules_out_connection(connection)
+    let ruled_out = candidate
+        .exhaustion
+        .rules_out_connection(connection, &candidate.target.model)
         || candidate.tried.contains(&connection);
     ruled_out.then(|| Hit::of_account(ExclusionReason::RequestExhaustion))
 }

@@ -25,8 +25,7 @@ pub(super) struct Progress<'a> {
 impl<'a> Progress<'a> {
     /// Reads it from what happened so far.
     pub(super) fn of(so_far: &'a AttemptsSoFar, terms: &Terms) -> Self {
-        let block = terms.max_set_retries.saturating_add(1);
-        let first = so_far.waits.saturating_mul(block);
+        let first = first_of_block(so_far, terms);
         let last_pass = so_far.attempts.last().map_or(0, |attempt| attempt.pass);
         let pass = last_pass.max(first);
         Self {
@@ -43,6 +42,12 @@ impl<'a> Progress<'a> {
         let pass = so_far.attempts.last().map_or(0, |attempt| attempt.pass);
         attempts_of_pass(&so_far.attempts, pass)
     }
+}
+
+/// Number of the first pass since the last cooldown wait.
+pub(super) fn first_of_block(so_far: &AttemptsSoFar, terms: &Terms) -> u32 {
+    let block = terms.max_set_retries.saturating_add(1);
+    so_far.waits.saturating_mul(block)
 }
 
 fn attempts_of_pass(attempts: &[PriorAttempt], pass: u32) -> &[PriorAttempt] {

@@ -254,6 +254,74 @@ fn a_list_that_only_expired_is_not_repeated(#[case] ends: [Reply; 3], #[case] at
     assert_eq!(journey.attempts.len(), attempts);
 }
 
+/// Nor is an account after a wait for somebody else's: it would take its whole time after each.
+#[test]
+fn an_account_that_took_its_whole_time_is_not_asked_again_after_a_wait() {
+    let mut world = World::combo(
+        &["p1/k1", "p1/k2", "p2/k3"],
+        &["p1/m", "p2/m"],
+        json!({"maxRetries": 0}),
+        json!({}),
+    );
+    let journey = world.run(|name, _| {
+        if name.starts_with("p1") {
+            expired()
+        } else {
+            answer(429, "", Some("20"))
+        }
+    });
+    // Each account of `p1` once; five waits are all for `p2`.
+    let mut expected = vec!["p1/k1/m", "p2/k3/m", "p1/k2/m"];
+    expected.extend(["p2/k3/m"; 5]);
+    assert_eq!(journey.attempts, expected);
+    assert_eq!(journey.rejection().status, 429);
+}
+
+/// A single model: another account that comes free is asked, once, and nobody waits for the one that was slow.
+#[rstest]
+#[case::alone(&[], &["k1"], 0)]
+#[case::another_cools(&["k2"], &["k1", "k2"], 1)]
+#[case::both_cool(&["k1", "k2"], &["k1", "k2"], 2)]
+fn a_model_that_takes_its_whole_time_is_asked_once_of_each_account(
+    #[case] cool: &[&str],
+    #[case] expected: &[&str],
+    #[case] waits: usize,
+) {
+    let document = json!({
+        "providers": [{"id": "p1", "protocol": "openai", "baseUrl": "https://x.example/v1"}],
+        "connections": [{"id": "k1", "provider": "p1"}, {"id": "k2", "provider": "p1"}],
+    });
+    let mut world = World::of(document, "p1/m");
+    for (account, left_ms) in cool.iter().zip([3_000, 9_000]) {
+        world.connection_state(account, cooling(left_ms, Reason::RateLimitExceeded));
+    }
+    let journey = world.run(|_, _| expired());
+    let expected: Vec<String> = expected.iter().map(|it| format!("p1/{it}/m")).collect();
+    assert_eq!(journey.attempts, expected);
+    assert_eq!(journey.cooldown_waits().len(), waits);
+    let rejection = journey.rejection();
+    assert_eq!(
+        (rejection.status, rejection.code.as_str()),
+        (504, "RATE_LIMIT_EXECUTION_TIMEOUT")
+    );
+}
+
+/// A wait that came first is no reason to wait once more.
+#[test]
+fn an_account_that_expires_after_a_wait_ends_the_request() {
+    let mut world = World::combo(&["p1/k1"], &["p1/m"], json!({}), json!({}));
+    let journey = world.run(|_, before| {
+        if before == 0 {
+            answer(429, "", Some("20"))
+        } else {
+            expired()
+        }
+    });
+    assert_eq!(journey.attempts.len(), 2);
+    assert_eq!(journey.cooldown_waits().len(), 1);
+    assert_eq!(journey.rejection().status, 504);
+}
+
 fn protected() -> World {
     let mut world = three(json!({"maxRetries": 1})).without_cooling();
     world.change_targets(|targets| targets[0].fallback_only_on_quota_exhaustion = true);

@@ -1,15 +1,21 @@
 //! The view with the request's own failures in it, so that a request sees them at once, whichever replica
 //! answers and however far behind its view is (`architecture.md` §2, Decide).
 //!
-//! A failure that the view knows already is applied a second time here. That is harmless: the episode rule and
-//! the de-duplication marks make the second time change nothing that matters (decisions 9 and 10).
+//! A failure that the view knows already is applied a second time here. For cooldowns and locks that is harmless: the
+//! episode rule makes the second time change nothing that matters (decision 9). The breaker and the window of the gate
+//! only count, and their de-duplication (decision 10) looks back for seconds, while a request may wait for minutes. So
+//! neither is told again of a failure when it has counted one as late: the request would find open what is closed to
+//! everybody else.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::breaker::Breaker;
+use crate::gate::ProviderGate;
 use crate::ids::{ConnectionId, ProviderId};
 use crate::state::apply::{Judged, Subject, apply_classified};
 use crate::state::{ConnectionState, ProviderState};
+use crate::time::Timestamp;
 
 use super::resolve::Route;
 use super::{AttemptsSoFar, Input, PriorAttempt, View};
@@ -69,12 +75,17 @@ impl<'a> PrivateView<'a> {
         let Some(entry) = input.config.provider(provider) else {
             return;
         };
+        let known = self.base.provider(provider);
         let mut provider_state = self
             .provider(provider)
             .map_or_else(ProviderState::default, Arc::unwrap_or_clone);
         let mut connection_state = self
             .connection(provider, connection)
             .map_or_else(ConnectionState::default, Arc::unwrap_or_clone);
+        // The verdict of a probe is counted once, whatever else was.
+        let counts = known.filter(|_| !prior.attempt.probe).and_then(|known| {
+            Counts::that_know(&known, prior.failed_at, &provider_state, &connection_state)
+        });
         // A connection that was taken out of the configuration has no target any more.
         let configured = input.config.connection(connection);
         apply_classified(
@@ -95,9 +106,61 @@ impl<'a> PrivateView<'a> {
             &entry.policy,
             provider,
         );
+        if let Some(counts) = counts {
+            counts.put_back(&mut provider_state, &mut connection_state);
+        }
         self.providers.insert(provider, Arc::new(provider_state));
         self.connections
             .insert(connection, Arc::new(connection_state));
+    }
+}
+
+/// Moments of one failure in a report and in a question may be so far apart: the question takes its time, and clocks
+/// are not quite the same. In ms.
+const SAME_FAILURE_MS: u64 = 1_000;
+
+/// What was counted before a failure that the view has counted.
+struct Counts {
+    breaker: Option<(Breaker, Option<Timestamp>)>,
+    gate: Option<(ProviderGate, Option<Timestamp>)>,
+}
+
+impl Counts {
+    /// Of what in `known` has counted a failure as late as this one; `None` when nothing has.
+    fn that_know(
+        known: &ProviderState,
+        failed_at: Timestamp,
+        provider: &ProviderState,
+        connection: &ConnectionState,
+    ) -> Option<Self> {
+        let knows = |last: Option<Timestamp>| {
+            last.is_some_and(|at| at.plus_ms(SAME_FAILURE_MS) >= failed_at)
+        };
+        let by_breaker = knows(known.breaker.last_failure_at);
+        let by_gate = knows(known.gate.failures.newest());
+        (by_breaker || by_gate).then(|| Self {
+            breaker: by_breaker.then(|| {
+                let mark = connection.last_counted_failure_at;
+                (provider.breaker.clone(), mark)
+            }),
+            gate: by_gate.then(|| (provider.gate.clone(), connection.gate.last_counted_at)),
+        })
+    }
+
+    /// As if the failure had not been counted here. What a rule asked for stays.
+    fn put_back(self, provider: &mut ProviderState, connection: &mut ConnectionState) {
+        if let Some((breaker, mark)) = self.breaker {
+            provider.breaker = breaker;
+            connection.last_counted_failure_at = mark;
+        }
+        if let Some((gate, mark)) = self.gate {
+            provider.gate = ProviderGate {
+                held: provider.gate.held,
+                held_for_ms: provider.gate.held_for_ms,
+                ..gate
+            };
+            connection.gate.last_counted_at = mark;
+        }
     }
 }
 

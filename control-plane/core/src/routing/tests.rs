@@ -14,6 +14,7 @@ mod naming;
 mod nested;
 mod occupied;
 mod orders;
+mod own_failures;
 mod permits;
 mod plans;
 mod properties;

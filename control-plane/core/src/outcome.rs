@@ -12,7 +12,7 @@ use crate::ids::{AttemptId, ConnectionId, EgressId, ModelId, ProviderId};
 use crate::time::Timestamp;
 use crate::version::Version;
 
-pub use code::{CommonFailure, FailureCode};
+pub use code::{CommonFailure, FailureCode, PassedLimits};
 
 /// Most bytes of an upstream's error body that are kept and looked at.
 pub const MAX_BODY_BYTES: usize = 8 * 1024;

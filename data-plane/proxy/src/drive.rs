@@ -21,7 +21,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use tidegate_core::admission::{Terms, terms};
 use tidegate_core::config::Strategy;
 use tidegate_core::ids::{AttemptId, ConnectionId};
-use tidegate_core::outcome::{CommonFailure, Outcome, StreamFault};
+use tidegate_core::outcome::{CommonFailure, Outcome, PassedLimits, StreamFault};
 use tidegate_core::routing::{
     AttemptsSoFar, Plan, PriorAttempt, Rejection, RequestFacts, WaitKind,
 };
@@ -134,6 +134,8 @@ pub(crate) struct Drive<C: ControlPort> {
     has_moved: bool,
     /// What its failures have in common.
     failures: CommonFailure,
+    /// Which limits of ours ended them.
+    limits: PassedLimits,
     /// How the last attempt failed.
     pub(crate) last_outcome: Option<Outcome>,
     /// What ordered the targets of the last dispatch.
@@ -163,6 +165,7 @@ impl<C: ControlPort> Drive<C> {
             broken_wait: None,
             has_moved: false,
             failures: CommonFailure::default(),
+            limits: PassedLimits::default(),
             last_outcome: None,
             strategy: None,
             remarks: Remarks::default(),

@@ -12,7 +12,7 @@
 //! | nothing useful in time | `stream_idle_timeout` |
 //! | the attempt's deadline | `attempt_deadline_exceeded` |
 
-use super::{Outcome, StreamFault, TransportFault};
+use super::{LocalFault, Outcome, StreamFault, TransportFault};
 
 /// A stable code, and the `error.type` that goes with it where it is not that of the status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +52,38 @@ impl CommonFailure {
             Self::All(code) => Some(code),
             Self::None | Self::Mixed => None,
         }
+    }
+}
+
+/// Which limits of ours ended attempts, so that whoever is told of it can be told what to raise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PassedLimits {
+    execution: bool,
+    target: bool,
+}
+
+impl PassedLimits {
+    /// Another attempt failed.
+    pub fn add(&mut self, outcome: &Outcome) {
+        match outcome {
+            Outcome::Local(LocalFault::ExecutionExpired) => self.execution = true,
+            Outcome::Local(LocalFault::TargetExpired) => self.target = true,
+            _ => {}
+        }
+    }
+
+    /// Their settings, in words for an error's message; `execution_ms` is how long an execution may take. `None` when none
+    /// passed.
+    #[must_use]
+    pub fn in_words(self, execution_ms: u64) -> Option<String> {
+        let execution = format!("requestQueue.maxWaitMs ({execution_ms} ms)");
+        let names = match (self.execution, self.target) {
+            (false, false) => return None,
+            (true, false) => execution,
+            (false, true) => "targetTimeoutMs of the combo".to_owned(),
+            (true, true) => format!("{execution} or targetTimeoutMs of the combo"),
+        };
+        Some(format!("no answer was accepted within {names}"))
     }
 }
 
@@ -98,13 +130,33 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::outcome::{LocalFault, UpstreamError};
+    use crate::outcome::UpstreamError;
 
     const EARLY: Outcome = Outcome::Stream(StreamFault::EarlyEof);
     const UNREADY: Outcome = Outcome::Stream(StreamFault::ReadinessTimeout);
 
     fn words() -> Outcome {
         Outcome::Response(UpstreamError::default())
+    }
+
+    const EXECUTION: Outcome = Outcome::Local(LocalFault::ExecutionExpired);
+    const TARGET: Outcome = Outcome::Local(LocalFault::TargetExpired);
+
+    #[rstest]
+    #[case::none(&[EARLY], None)]
+    #[case::execution(&[EXECUTION, EXECUTION], Some("requestQueue.maxWaitMs (15000 ms)"))]
+    #[case::target(&[TARGET], Some("targetTimeoutMs of the combo"))]
+    #[case::both(
+        &[TARGET, EXECUTION],
+        Some("requestQueue.maxWaitMs (15000 ms) or targetTimeoutMs of the combo")
+    )]
+    fn limits_that_passed_are_named(#[case] outcomes: &[Outcome], #[case] names: Option<&str>) {
+        let mut passed = PassedLimits::default();
+        for outcome in outcomes {
+            passed.add(outcome);
+        }
+        let expected = names.map(|names| format!("no answer was accepted within {names}"));
+        assert_eq!(passed.in_words(15_000), expected);
     }
 
     #[rstest]

@@ -2,6 +2,7 @@
 
 use http::header::CACHE_CONTROL;
 use http::{HeaderMap, HeaderValue, Response};
+use tidegate_core::admission::EXECUTION_TIMEOUT;
 use tidegate_core::routing::{ALL_MODELS_FAILED, Rejection};
 
 use crate::control_port::ControlPort;
@@ -83,6 +84,13 @@ impl<C: ControlPort> Drive<C> {
             if let Some(error_type) = failure.error_type {
                 error_type.clone_into(&mut rejection.error_type);
             }
+        }
+        if rejection.code == EXECUTION_TIMEOUT
+            && let Some(snapshot) = self.shared.control.snapshot()
+            && let Some(limits) =
+                (self.limits).in_words(snapshot.config.settings.request_queue.execution_ms())
+        {
+            rejection.message = format!("{limits}: {}", rejection.message);
         }
         self.refuse(&Refusal::Rejected(rejection))
     }

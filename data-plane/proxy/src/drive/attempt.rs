@@ -160,6 +160,7 @@ impl<C: ControlPort> Drive<C> {
             lease,
         } = failure;
         self.failures.add(&outcome);
+        self.limits.add(&outcome);
         self.last_outcome = Some(outcome.clone());
         self.last_failure = life.fails(outcome);
         self.words = words;

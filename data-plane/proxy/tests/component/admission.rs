@@ -85,6 +85,9 @@ async fn an_execution_that_takes_too_long_is_nobodys_fault(#[case] stream: bool)
             reply.json()["error"]["code"],
             "RATE_LIMIT_EXECUTION_TIMEOUT"
         );
+        let message = reply.json()["error"]["message"].to_string();
+        let named = "no answer was accepted within requestQueue.maxWaitMs (200 ms)";
+        assert!(message.contains(named), "{message}");
         assert_eq!(reply.header("retry-after"), None);
     }
     // More failures than any threshold, and the account is still asked.

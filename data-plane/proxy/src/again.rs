@@ -35,7 +35,7 @@ use crate::life::Life;
 use crate::observe::{self, Clock, Observed};
 use crate::proxy::Shared;
 use crate::request::RequestBody;
-use crate::sending::is_budget_spent;
+use crate::sending::{is_budget_spent, time_left};
 use crate::upstream::Pieces;
 
 /// Longest wait for the pace of the connection. Its client has waited for a whole attempt already.
@@ -151,6 +151,11 @@ impl<C: ControlPort> Again<C> {
             facts: Arc::clone(facts),
             dispatch,
         }
+    }
+
+    /// How long an answer to the request may take, where that has a limit (`routing.md` §5.5).
+    pub(crate) fn time(&self) -> Option<Duration> {
+        time_left(&self.shared, &self.facts, 0)
     }
 
     /// Gets one more attempt with this body allowed, which is to be sent at once. `until` is when the time of the request

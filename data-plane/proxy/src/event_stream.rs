@@ -195,9 +195,10 @@ impl EventStream {
         }
     }
 
-    /// The upstream is not needed any more.
+    /// The upstream is not needed any more, nor what came of an event that will have no end.
     pub(crate) fn let_go(&mut self) {
         self.body = None;
+        self.passage.drop_unfinished();
     }
 
     /// Drops what waits for the client. Gives back whether the client may be in the middle of an event then.

@@ -166,11 +166,16 @@ impl Passage {
         Some(next)
     }
 
+    /// Drops the beginning of an event whose end will not come and of which nothing went on.
+    pub(crate) fn drop_unfinished(&mut self) {
+        self.scanner.drop_unfinished();
+    }
+
     /// Drops what waits here.
     pub(crate) fn forget(&mut self) {
         self.whole.clear();
         self.whole_bytes = 0;
-        drop(self.scanner.finish(&mut |_unfinished| {}));
+        self.scanner.drop_unfinished();
     }
 
     /// A ready event was seen, and no error before it.

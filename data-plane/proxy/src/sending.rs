@@ -12,11 +12,12 @@
 //! | the fence | a conflict of leases, which blames nobody |
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tidegate_core::ids::{ComboName, ConnectionId, ProviderId};
 use tidegate_core::lease::LeaseError;
-use tidegate_core::routing::RequestFacts;
+use tidegate_core::routing::{AttemptsSoFar, RequestFacts, remaining_ms};
 
 use crate::control_port::ControlPort;
 use crate::fence;
@@ -88,4 +89,19 @@ pub(crate) fn is_budget_spent<C: ControlPort>(
         shared.control.live_data_planes(),
     );
     (shared.retries).is_spent_for(config, combo, provider, live_planes)
+}
+
+/// What is left of the time of a request to a combo that began so long ago (`routing.md` §5.5); none without a limit.
+pub(crate) fn time_left<C: ControlPort>(
+    shared: &Shared<C>,
+    facts: &RequestFacts,
+    elapsed_ms: u64,
+) -> Option<Duration> {
+    let snapshot = shared.control.snapshot()?;
+    let so_far = AttemptsSoFar {
+        elapsed_ms,
+        ..AttemptsSoFar::default()
+    };
+    let left = remaining_ms(&snapshot.config, facts, &so_far)?;
+    Some(Duration::from_millis(left))
 }

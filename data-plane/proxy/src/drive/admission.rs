@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use tidegate_core::admission::{LOOK_AGAIN_MS, QueueName, Terms};
 use tidegate_core::ids::AttemptId;
-use tidegate_core::routing::{AttemptsSoFar, remaining_ms};
 use tidegate_plane_client::{Admission, AdmissionAsk, Dispatch, PermitWaits, Running};
 use tokio::time::timeout;
 
@@ -21,6 +20,7 @@ use crate::control_port::ControlPort;
 use crate::metrics::{QueueEnd, QueueLabels};
 use crate::queues::{Place, Queue};
 use crate::refusal::Refusal;
+use crate::sending::time_left;
 
 /// Longest time until the first one asks again, so that limits that change act on those that wait.
 const LONGEST_PAUSE: Duration = Duration::from_millis(LOOK_AGAIN_MS);
@@ -123,13 +123,7 @@ impl<C: ControlPort> Drive<C> {
 
     /// What is left of the time of the request's combo (`routing.md` §5.5); none without a limit.
     pub(super) fn time_left(&self, elapsed_ms: u64) -> Option<Duration> {
-        let snapshot = self.shared.control.snapshot()?;
-        let so_far = AttemptsSoFar {
-            elapsed_ms,
-            ..AttemptsSoFar::default()
-        };
-        let left = remaining_ms(&snapshot.config, &self.request.facts, &so_far)?;
-        Some(Duration::from_millis(left))
+        time_left(&self.shared, &self.request.facts, elapsed_ms)
     }
 
     /// Asks whether the request may go now.

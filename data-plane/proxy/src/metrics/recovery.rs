@@ -75,6 +75,8 @@ pub(crate) enum Continued {
     Unusable,
     /// There was none.
     Failed,
+    /// It was not sent: the time for it is up.
+    Late,
     /// It was not sent: the retry budget is spent.
     Budget,
     /// It was not sent: the configuration has changed.
@@ -91,6 +93,7 @@ label_words!(Continued {
     Broke => "broke",
     Unusable => "unusable",
     Failed => "failed",
+    Late => "late",
     Budget => "budget",
     Configuration => "configuration",
     Pace => "pace",

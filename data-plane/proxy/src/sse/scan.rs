@@ -100,6 +100,11 @@ impl Scanner {
         self.end(&[], on_event).unwrap_or_default()
     }
 
+    /// The rest of the stream will not come: drops what is kept of an event, unless its beginning has gone on.
+    pub(crate) fn drop_unfinished(&mut self) {
+        self.begun = Vec::new();
+    }
+
     /// Bytes that are kept and have not gone on.
     pub(crate) fn kept_bytes(&self) -> usize {
         self.begun.len()

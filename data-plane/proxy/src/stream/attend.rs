@@ -7,6 +7,9 @@
 //! inside it would be looked at. So what does not depend on the upstream's silence is looked at from outside, too, which
 //! lets go of the upstream and ends the request; what is left is a shell that tells the client so, should it read on.
 //!
+//! What has ended may have left something for the client. It is kept as long as the client takes of it, and no longer: the
+//! watch ends with the last of it.
+//!
 //! Whether the client takes anything is seen from being asked: within the stall time of handing a piece out or
 //! of a wake-up, hyper asks for more if there is room for it.
 
@@ -15,8 +18,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tidegate_core::outcome::StreamFault;
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::LOOK_EVERY;
 use super::flow::Flow;
@@ -35,11 +39,16 @@ pub(super) async fn attend<C: ControlPort>(
     let mut look = Instant::now() + stall_time;
     loop {
         // A turn that is continued has limits of its own.
-        let Some((moment, cut, changes)) = flow.upgrade().map(|flow| {
-            let mut flow = flow.lock();
-            let cut = flow.life.as_ref().and_then(Life::cut);
-            (flow.look_by(look), cut, Arc::clone(&flow.changes))
-        }) else {
+        let Some(next) = flow.upgrade().map(|flow| flow.lock().next_look(look)) else {
+            return;
+        };
+        let Some(Look {
+            moment,
+            is_open,
+            cut,
+            changes,
+        }) = next
+        else {
             return;
         };
         let cut = async {
@@ -50,7 +59,7 @@ pub(super) async fn attend<C: ControlPort>(
         };
         let is_cut = tokio::select! {
             () = changes.notified() => continue,
-            () = drained.cancelled() => false,
+            () = drained.cancelled(), if is_open => false,
             () = cut => true,
             () = sleep_until(moment) => false,
         };
@@ -59,26 +68,47 @@ pub(super) async fn attend<C: ControlPort>(
         };
         let mut flow = flow.lock();
         let now = Instant::now();
-        if is_cut {
+        let is_open = flow.life.is_some();
+        if is_open && is_cut {
             flow.stop(Stop::LeaseOver);
-        } else if drained.is_cancelled() {
+        } else if is_open && drained.is_cancelled() {
             flow.stop(Stop::Drained);
-        } else if flow.clock.end.is_some_and(|end| end <= now) {
+        } else if is_open && flow.clock.end.is_some_and(|end| end <= now) {
             flow.breaks_off(StreamFault::DeadlineExceeded);
         } else if flow.waits_in_vain(now) {
-            flow.wake();
-            continue;
+            // It finds out itself.
         } else if now < look {
             continue;
         } else if flow.polls == seen {
             flow.stop(Stop::Stalled);
+            flow.wake();
+            return;
         } else {
             seen = flow.polls;
             look = now + stall_time;
-            flow.wake();
-            continue;
         }
         flow.wake();
-        return;
+    }
+}
+
+/// What is waited for.
+struct Look {
+    moment: Instant,
+    /// The stream has not ended.
+    is_open: bool,
+    /// Comes with the end of its lease.
+    cut: Option<WaitForCancellationFutureOwned>,
+    changes: Arc<Notify>,
+}
+
+impl<C: ControlPort> Flow<C> {
+    /// `None` once there is nothing to be watched.
+    fn next_look(&mut self, look: Instant) -> Option<Look> {
+        (!self.is_over()).then(|| Look {
+            moment: self.look_by(look),
+            is_open: self.life.is_some(),
+            cut: self.life.as_ref().and_then(Life::cut),
+            changes: Arc::clone(&self.changes),
+        })
     }
 }

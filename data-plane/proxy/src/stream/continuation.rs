@@ -10,6 +10,8 @@
 //!                                                          '----------------------------------------+--> joined
 //! ```
 //!
+//! The continuation owns what it reads; the client's own stream stays as it broke.
+//!
 //! The client reads nothing while the rest is fetched. It is read to its end before any of it is shown, since only then
 //! it is known where it goes on from; what fits is appended as one chunk, and then the end.
 //!
@@ -18,6 +20,10 @@
 //! its own end, and the reason is the one that it gave (`stop` where it gave none before its `[DONE]`). When the budget
 //! is used up, or a continuation is refused, fails or holds more than text, the client gets the in-band error of what
 //! had broken first, and the stream is closed; it never hangs, and nothing is sent twice.
+//!
+//! **How long it may take.** The client waits for an answer again, so all continuations of a turn together have the time
+//! that its combo gives an answer, from the moment it broke (`routing.md` §5.5). When that has passed nothing is sent any
+//! more, and what is under way is given up as one whose deadline passed. Without a combo the attempts' own limits hold.
 //!
 //! **A turn that said `stop` and no word.** Its end is kept back while it is asked for once more. If nothing comes of it,
 //! the client gets that end: it is what the upstream said.
@@ -30,15 +36,16 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use tidegate_core::outcome::{Outcome, StreamFault};
 use tidegate_core::stream::{Joined, Turn, join, may_reopen};
+use tokio::time::Instant;
 
 use super::chunk::Shape;
 use super::flow::Flow;
 use super::stop::Stop;
 use crate::again::{Again, Cleared, Denied, Underway};
 use crate::control_port::ControlPort;
-use crate::event_stream::Read;
+use crate::event_stream::{EventStream, Read};
 use crate::metrics::Continued;
-use crate::observe::{Failure, Observed};
+use crate::observe::{Clock, Failure, Observed};
 use crate::sse::End;
 
 type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -54,6 +61,8 @@ pub(super) struct Continuation<C> {
     kept: Vec<Bytes>,
     /// How often it was asked for the rest.
     continued: u32,
+    /// When the time for all of it is up, where it has a limit.
+    until: Option<Instant>,
     step: Step,
 }
 
@@ -67,18 +76,33 @@ pub(super) enum Why {
 }
 
 enum Step {
+    /// Nothing is under way.
+    Idle,
     /// One more attempt is to be allowed.
     Clearing(Pending<Result<Cleared, Denied>>),
     /// It was sent.
     Opening(Pending<Observed>),
-    /// Its stream is the one in hand.
-    Draining,
+    /// Its stream is read to its end.
+    Draining(Box<EventStream>),
 }
 
 impl<C> Continuation<C> {
-    /// The stream in hand is not the client's.
-    pub(super) fn is_draining(&self) -> bool {
-        matches!(self.step, Step::Draining)
+    /// The moment at which what is under way is too late, and what for. `clock` is its own.
+    pub(super) fn too_late(&self, clock: &Clock) -> (Option<Instant>, StreamFault) {
+        let (by, fault) = match &self.step {
+            Step::Draining(stream) => clock.useful_by(stream.progress),
+            // Whoever sends it looks at its other limits.
+            Step::Idle | Step::Clearing(_) | Step::Opening(_) => clock.silent_by(None),
+        };
+        match (by, self.until) {
+            (Some(by), Some(until)) if by <= until => (Some(by), fault),
+            (_, Some(until)) => (Some(until), StreamFault::DeadlineExceeded),
+            (by, None) => (by, fault),
+        }
+    }
+
+    fn is_late(&self) -> bool {
+        self.until.is_some_and(|until| until <= Instant::now())
     }
 
     /// The client is given more of the turn, which is not known to be complete then.
@@ -115,6 +139,7 @@ impl<C: ControlPort> Flow<C> {
         if let Why::Fault(fault) = why {
             life.breaks(Outcome::Stream(fault));
         }
+        let time = again.time();
         self.continuation = Some(Box::new(Continuation {
             again,
             given,
@@ -122,7 +147,8 @@ impl<C: ControlPort> Flow<C> {
             why,
             kept,
             continued: 0,
-            step: Step::Draining,
+            until: time.and_then(|time| Instant::now().checked_add(time)),
+            step: Step::Idle,
         }));
         self.asks_for_the_rest();
         true
@@ -134,8 +160,14 @@ impl<C: ControlPort> Flow<C> {
             return;
         };
         life.lets_go();
+        continuation.step = Step::Idle;
         self.clock = self.clock.without_end();
         self.changes.notify_one();
+        if continuation.is_late() {
+            let metrics = &continuation.again.shared.metrics.recovery;
+            metrics.continues(Continued::Late);
+            return self.gives_up();
+        }
         let given = &continuation.given;
         let body = Some(&continuation.again.body)
             .filter(|_| given.may_continue(continuation.continued))
@@ -144,19 +176,23 @@ impl<C: ControlPort> Flow<C> {
             return self.gives_up();
         };
         continuation.continued = continuation.continued.saturating_add(1);
-        let again = Arc::clone(&continuation.again);
-        // Its client has an answer, to which the time of a request does not apply.
-        let clearing = async move { again.clear(&body, None).await };
+        let (again, until) = (Arc::clone(&continuation.again), continuation.until);
+        let clearing = async move { again.clear(&body, until).await };
         continuation.step = Step::Clearing(Box::pin(clearing));
     }
 
-    /// Moves a continuation on that has no stream yet.
-    pub(super) fn poll_asking(&mut self, context: &mut Context<'_>) -> Poll<()> {
+    /// Moves the continuation on.
+    pub(super) fn poll_continuing(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let (Some(continuation), Some(life)) = (&mut self.continuation, &mut self.life) else {
             return Poll::Ready(());
         };
         let metrics = &continuation.again.shared.metrics.recovery;
         match &mut continuation.step {
+            Step::Idle => self.gives_up(),
+            Step::Draining(stream) => {
+                let read = ready!(stream.poll_read(context));
+                self.drains(read);
+            }
             Step::Clearing(clearing) => match ready!(clearing.as_mut().poll(context)) {
                 Ok(cleared) => {
                     if !cleared.reading.continues {
@@ -187,9 +223,7 @@ impl<C: ControlPort> Flow<C> {
                 Observed::Stream(_, _, stream) => {
                     life.succeeds();
                     life.takes_over();
-                    self.stream = *stream;
-                    continuation.step = Step::Draining;
-                    self.linger = None;
+                    continuation.step = Step::Draining(stream);
                     self.drains(Read::Taken);
                 }
                 Observed::Whole(answer) => {
@@ -206,38 +240,54 @@ impl<C: ControlPort> Flow<C> {
                     self.gives_up();
                 }
             },
-            Step::Draining => {}
         }
         Poll::Ready(())
     }
 
-    /// The continuation was read on.
-    pub(super) fn drains(&mut self, read: Read) {
-        while self.stream.next().is_some() {}
-        let is_closed = self.stream.passage.end() == End::Closed;
+    /// What is under way ends before its time.
+    pub(super) fn breaks_off_continuing(&mut self, fault: StreamFault) {
+        let step = self.continuation.as_ref().map(|it| &it.step);
+        if matches!(step, Some(Step::Draining(_))) {
+            self.joins(Some(fault));
+        } else {
+            self.stop(Stop::Fault(fault));
+        }
+    }
+
+    /// The stream of the continuation was read on.
+    fn drains(&mut self, read: Read) {
+        let step = self.continuation.as_mut().map(|it| &mut it.step);
+        let Some(Step::Draining(stream)) = step else {
+            return;
+        };
+        while stream.next().is_some() {}
+        let end = stream.passage.end();
         match read {
-            _ if is_closed => self.joins(None),
+            _ if end == End::Closed => self.joins(None),
             Read::Taken => {}
             Read::TooSlow => self.joins(Some(StreamFault::ThroughputTooLow)),
-            Read::Ended if self.stream.passage.end() > End::Open => self.joins(None),
+            Read::Ended if end > End::Open => self.joins(None),
             Read::Ended | Read::Broken => self.joins(Some(StreamFault::Truncated)),
         }
     }
 
-    /// The continuation is over; with a fault, before its time.
-    pub(super) fn joins(&mut self, fault: Option<StreamFault>) {
+    /// The stream of the continuation is over; with a fault, before its time.
+    fn joins(&mut self, fault: Option<StreamFault>) {
         let (Some(continuation), Some(life)) = (&mut self.continuation, &mut self.life) else {
+            return;
+        };
+        let Step::Draining(mut stream) = std::mem::replace(&mut continuation.step, Step::Idle)
+        else {
             return;
         };
         let shared = Arc::clone(&continuation.again.shared);
         let metrics = &shared.metrics.recovery;
-        let passage = &mut self.stream.passage;
-        life.uses(passage.tokens().into(), passage.written());
-        let new = passage.turn_mut().map(std::mem::take).unwrap_or_default();
-        let error = passage.take_error();
-        self.stream.let_go();
-        // An end that it kept back is its own, not the client's.
-        drop(self.stream.take_end());
+        life.uses(stream.passage.tokens().into(), stream.passage.written());
+        let turn = stream.passage.turn_mut();
+        let new = turn.map(std::mem::take).unwrap_or_default();
+        let error = stream.passage.take_error();
+        // With what it kept back of its end, which is its own and not the client's.
+        drop(stream);
         if let Some(error) = error {
             life.breaks(super::stop::embedded(&error));
             metrics.continues(Continued::Failed);
@@ -311,19 +361,15 @@ impl<C: ControlPort> Flow<C> {
             why, kept, step, ..
         } = *continuation;
         self.ours.extend(kept);
-        self.stream.let_go();
-        if matches!(step, Step::Draining) {
-            life.uses(
-                self.stream.passage.tokens().into(),
-                self.stream.passage.written(),
-            );
-            drop(self.stream.take_end());
+        if let Step::Draining(stream) = &step {
+            life.uses(stream.passage.tokens().into(), stream.passage.written());
         }
         match (stop, &step) {
-            (Stop::Fault(fault), Step::Draining) => life.breaks(Outcome::Stream(fault)),
+            (Stop::Fault(fault), Step::Draining(_)) => life.breaks(Outcome::Stream(fault)),
             (Stop::Fault(fault), Step::Opening(_)) => life.fails_again(Outcome::Stream(fault)),
             (Stop::LeaseOver, _) => life.is_cut_off(),
-            (Stop::Fault(_), Step::Clearing(_)) | (Stop::Drained | Stop::Stalled, _) => {}
+            (Stop::Fault(_), Step::Idle | Step::Clearing(_))
+            | (Stop::Drained | Stop::Stalled, _) => {}
         }
         // What it sent is let go of before its registration.
         drop(step);
@@ -334,6 +380,14 @@ impl<C: ControlPort> Flow<C> {
             }
             (Why::Fault(fault), Stop::Fault(_)) => self.is_stopped(Stop::Fault(fault)),
             (_, stop) => self.is_stopped(stop),
+        }
+    }
+
+    /// The client leaves while its turn is continued.
+    pub(super) fn leaves_continuing(&mut self) {
+        let step = self.continuation.as_ref().map(|it| &it.step);
+        if let (Some(Step::Draining(stream)), Some(life)) = (step, &mut self.life) {
+            life.uses(stream.passage.tokens().into(), stream.passage.written());
         }
     }
 }

@@ -28,7 +28,7 @@ const LINGER: Duration = Duration::from_secs(2);
 
 /// See the module's documentation.
 pub(super) struct Flow<C: ControlPort> {
-    /// The client's, or, while its turn is continued, that of the continuation.
+    /// The client's.
     pub(super) stream: EventStream,
     pub(super) clock: Clock,
     /// Set with the last event: when the upstream must have hung up.
@@ -112,8 +112,8 @@ impl<C: ControlPort> Flow<C> {
                 self.stop(Stop::LeaseOver);
                 continue;
             }
-            let moved = if self.is_asking() {
-                self.poll_asking(context)
+            let moved = if self.continuation.is_some() {
+                self.poll_continuing(context)
             } else {
                 self.stream.poll_read(context).map(|read| self.takes(read))
             };
@@ -142,42 +142,28 @@ impl<C: ControlPort> Flow<C> {
         }
     }
 
-    /// What is the client's now: of its own stream first what the upstream sent, then what is ours.
+    /// What is the client's now: first what the upstream sent, then what is ours.
     fn next_bytes(&mut self) -> Option<Bytes> {
-        let is_draining = self
-            .continuation
-            .as_ref()
-            .is_some_and(|it| it.is_draining());
-        let next = if is_draining {
-            None
-        } else {
-            self.stream.next()
-        };
-        next.or_else(|| self.ours.pop_front())
+        self.stream.next().or_else(|| self.ours.pop_front())
+    }
+
+    /// Nothing more will come, and the client has all of it.
+    pub(super) fn is_over(&self) -> bool {
+        self.life.is_none() && self.stream.held_bytes() == 0 && self.ours.is_empty()
     }
 
     /// Between whole events of a stream that goes on.
     fn poll_heartbeat(&mut self, context: &mut Context<'_>) -> Option<Bytes> {
         let heartbeat = self.heartbeat.as_mut()?;
         let passage = &self.stream.passage;
-        // While a turn is being continued the stream in hand is not the client's.
+        // While a turn is being continued it is not over, whatever its own stream said.
         let may =
             self.continuation.is_some() || (passage.end() == End::Open && !passage.is_inside());
         may.then(|| heartbeat.poll(context, passage.sequence()))?
     }
 
-    /// A continuation has no stream yet.
-    fn is_asking(&self) -> bool {
-        self.continuation
-            .as_ref()
-            .is_some_and(|it| !it.is_draining())
-    }
-
-    /// The stream in hand was read on.
+    /// The stream was read on.
     fn takes(&mut self, read: Read) {
-        if self.continuation.is_some() {
-            return self.drains(read);
-        }
         match (read, self.stream.passage.end()) {
             (Read::Taken | Read::TooSlow, End::Closed) => self.lingers(),
             (Read::Taken, _) => {}
@@ -201,13 +187,13 @@ impl<C: ControlPort> Flow<C> {
         self.linger = Instant::now().checked_add(LINGER);
     }
 
-    /// The stream in hand ends before its time. Its turn may go on.
+    /// What is read ends before its time. The turn may go on.
     pub(super) fn breaks_off(&mut self, fault: StreamFault) {
         let is_complete = self.stream.passage.end() == End::Closed;
-        if self.is_asking() || is_complete {
+        if self.continuation.is_some() {
+            self.breaks_off_continuing(fault);
+        } else if is_complete {
             self.stop(Stop::Fault(fault));
-        } else if self.continuation.is_some() {
-            self.joins(Some(fault));
         } else if !may_reopen(&Outcome::Stream(fault), 0) || !self.goes_on(Why::Fault(fault)) {
             self.stop(Stop::Fault(fault));
         }
@@ -215,11 +201,10 @@ impl<C: ControlPort> Flow<C> {
 
     /// The moment at which the stream is too late, and what for.
     fn too_late(&self) -> (Option<Instant>, StreamFault) {
-        match self.linger {
-            // Whoever sends the continuation looks at its other limits.
-            _ if self.is_asking() => self.clock.silent_by(None),
-            Some(linger) => self.clock.silent_by(Some(linger)),
-            None => self.clock.useful_by(self.stream.progress),
+        match (&self.continuation, self.linger) {
+            (Some(continuation), _) => continuation.too_late(&self.clock),
+            (None, Some(linger)) => self.clock.silent_by(Some(linger)),
+            (None, None) => self.clock.useful_by(self.stream.progress),
         }
     }
 
@@ -227,7 +212,11 @@ impl<C: ControlPort> Flow<C> {
     /// That is not moved with every event; it is when the watch looks that the newest event counts.
     pub(super) fn look_by(&mut self, look: Instant) -> Instant {
         let now = Instant::now();
-        let limits = [self.clock.end, self.too_late().0];
+        let limits = if self.life.is_some() {
+            [self.clock.end, self.too_late().0]
+        } else {
+            [None, None]
+        };
         let limits = limits.into_iter().flatten().filter(|limit| *limit > now);
         let moment = limits.fold(look, Ord::min);
         self.looked_at_by = Some(moment);
@@ -251,7 +240,9 @@ impl<C: ControlPort> Flow<C> {
 impl<C: ControlPort> Drop for Flow<C> {
     fn drop(&mut self) {
         // A client that leaves after the last event, before the upstream hung up, has its whole answer.
-        if self.stream.passage.end() == End::Closed && self.continuation.is_none() {
+        if self.continuation.is_some() {
+            self.leaves_continuing();
+        } else if self.stream.passage.end() == End::Closed {
             self.finish();
         } else if let Some(life) = self.life.as_mut() {
             life.uses(

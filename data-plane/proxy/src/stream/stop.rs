@@ -95,6 +95,12 @@ impl<C: ControlPort> Flow<C> {
         if self.continuation.is_some() {
             return self.stops_continuing(stop);
         }
+        if self.life.is_none() {
+            if matches!(stop, Stop::Stalled) {
+                self.drops_rest();
+            }
+            return;
+        }
         let is_kept_waiting = matches!(stop, Stop::Stalled) && self.stream.held_bytes() > 0;
         if self.stream.passage.end() == End::Closed && !is_kept_waiting {
             // The client has everything; the upstream only failed to hang up.
@@ -124,20 +130,24 @@ impl<C: ControlPort> Flow<C> {
         let Some(life) = self.life.take() else {
             return;
         };
-        let is_inside = match stop {
-            // Told or not, the client has as good as left, and nothing is kept for it.
+        match stop {
             Stop::Stalled => {
                 drop(life);
-                let waited = !self.ours.is_empty();
-                self.ours.clear();
-                self.stream.forget() || waited
+                self.drops_rest();
             }
             Stop::Fault(_) | Stop::Drained | Stop::LeaseOver => {
                 life.end(Ending::BrokenStream);
-                self.stream.passage.is_inside()
+                self.says(stop, self.stream.passage.is_inside());
             }
-        };
-        self.says(stop, is_inside);
+        }
+    }
+
+    /// Told or not, the client has as good as left, and nothing is kept for it but a word.
+    fn drops_rest(&mut self) {
+        let waited = !self.ours.is_empty();
+        self.ours.clear();
+        let is_inside = self.stream.forget() || waited;
+        self.says(Stop::Stalled, is_inside);
     }
 
     /// The client has all of an answer.

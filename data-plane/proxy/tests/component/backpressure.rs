@@ -16,6 +16,7 @@ use tokio::net::TcpStream;
 use crate::bench::{Bench, KEY, LIMIT, Options, chat};
 use crate::client::read;
 use crate::raw_upstream::{RawUpstream, STREAM_HEAD};
+use crate::scripted::{Frozen, Scripted, settles, stop, text, until};
 
 const CHAT: &str = "/v1/chat/completions";
 /// More than that is never held for one client.
@@ -225,4 +226,82 @@ async fn little_is_held_for_a_client_that_never_reads(
     assert_eq!(bench.control.outcomes(), [Outcome::Success]);
     assert_eq!(bench.control.heard().usages.len(), 1);
     drop(client);
+}
+
+/// How a stream ends that has more for its client than the client takes.
+#[derive(Clone, Copy)]
+enum End {
+    /// It breaks while it is held back, and is not opened again.
+    Breaks,
+    /// Its deadline passes.
+    Expires,
+    /// It ends as it should, while it is held back.
+    Completes,
+}
+
+/// What has ended is not kept for ever either.
+#[rstest]
+#[case::broken(End::Breaks)]
+#[case::expired(End::Expires)]
+#[case::complete(End::Completes)]
+#[tokio::test]
+async fn what_an_ended_stream_left_is_not_kept_for_a_client_that_takes_nothing(#[case] end: End) {
+    const STALL_MS: u64 = 2_000;
+    const KEPT: usize = 50_000;
+    let mut options = Options {
+        settings: json!({
+            "streamRecovery": {"enabled": true},
+            "retryBudget": {"ratio": 0.5, "minConcurrent": 0},
+        }),
+        ..Options::default()
+    };
+    options.limits.stall_time = Duration::from_millis(STALL_MS);
+    options.deadlines.attempt = Some(Duration::from_secs(5));
+    let (one, bench) = Scripted::bench(options).await;
+    let time = Frozen::time();
+    let client = bench.client.with_small_window();
+    let said: Vec<String> = (0..KEPT / 1_000)
+        .map(|_| text(&"x".repeat(1_000)))
+        .collect();
+    let upstream = async {
+        let mut call = one.call().await.streams(&said).await;
+        until("the first event", || !bench.control.outcomes().is_empty()).await;
+        settles().await;
+        match end {
+            End::Breaks => call.breaks(),
+            End::Expires => {
+                // What is held is shown with the next event.
+                time.passes(1_000).await;
+                call.sends(&text("y")).await;
+                settles().await;
+                time.runs_out(4_000).await;
+                call.until_let_go().await;
+            }
+            End::Completes => {
+                call.sends(&stop()).await;
+                call.ends().await;
+            }
+        }
+    };
+    let body = chat("one/m", true);
+    let asked = client.open_post(CHAT, &body);
+    let (response, ()) = tokio::join!(asked, upstream);
+    if !matches!(end, End::Completes) {
+        // It has ended for everybody but its client.
+        until("the end", || bench.control.heard().released.len() == 1).await;
+    }
+    settles().await;
+    for _ in 0..2 {
+        time.runs_out(STALL_MS).await;
+        settles().await;
+    }
+    let shown = read(response).await.text();
+    // What the connection took before it waited for room is on its way.
+    assert!(
+        shown.len() < KEPT * 2 / 3,
+        "{} bytes were kept",
+        shown.len()
+    );
+    let last = shown.trim_end().rsplit("\n\n").next().unwrap();
+    assert!(last.contains("client_stalled"), "{last}");
 }

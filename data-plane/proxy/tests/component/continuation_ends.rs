@@ -11,8 +11,8 @@ use tidegate_core::outcome::{LocalFault, Outcome, StreamFault};
 use crate::bench::{Bench, Options, chat};
 use crate::continuation::{DONE, FOX, breaks_after, continuations, continuing};
 use crate::scripted::{
-    CHAT, Call, Frozen, Scripted, TRUNCATED, code, ended_once, leased_post, post, role, settles,
-    stop, text, told, until,
+    CHAT, Call, Frozen, Scripted, TRUNCATED, code, ended_once, leased_post, ping, post, role,
+    settles, stop, text, told, until,
 };
 
 fn leased() -> Options {
@@ -198,4 +198,89 @@ async fn a_continuation_has_limits_of_its_own(#[case] at_ms: u64, #[case] fault:
     } else {
         assert_eq!(code(&reply), "stream_terminated");
     }
+}
+
+/// What is under way when the time for all of it is up.
+#[derive(Clone, Copy)]
+enum UnderWay {
+    Headers,
+    FirstEvent,
+    Stream,
+}
+
+/// The client waits for an answer once more, and so long as its combo says, from when the stream broke.
+#[rstest]
+#[case::headers(UnderWay::Headers, Outcome::Local(LocalFault::TargetExpired))]
+#[case::first_event(UnderWay::FirstEvent, Outcome::Stream(StreamFault::DeadlineExceeded))]
+#[case::stream(UnderWay::Stream, Outcome::Stream(StreamFault::DeadlineExceeded))]
+#[tokio::test]
+async fn a_continuation_keeps_to_the_time_of_its_combo(
+    #[case] under_way: UnderWay,
+    #[case] outcome: Outcome,
+) {
+    let (one, bench) = Scripted::bench(Options {
+        combo: json!({"comboTimeoutMs": 3_000}),
+        ..continuing()
+    })
+    .await;
+    let time = Frozen::time();
+    let upstream = async {
+        let call = one.call().await.streams(&[role(), text(FOX)]).await;
+        until("the first event", || !bench.control.outcomes().is_empty()).await;
+        settles().await;
+        // A stream may take as long as it likes.
+        time.passes(3_500).await;
+        settles().await;
+        call.breaks();
+        let again = one.call().await;
+        let again = match under_way {
+            UnderWay::Headers => again,
+            UnderWay::FirstEvent => again.streams(&[ping()]).await,
+            UnderWay::Stream => again.streams(&[role(), text("brown fox jumps")]).await,
+        };
+        settles().await;
+        let before = bench.control.outcomes().len();
+        time.passes(2_999).await;
+        settles().await;
+        assert_eq!(bench.control.outcomes().len(), before);
+        time.runs_out(1).await;
+        again.until_let_go().await;
+        one.is_left_alone().await;
+    };
+    let body = chat("duo", true);
+    let (reply, ()) = tokio::join!(bench.client.post(CHAT, &body), upstream);
+    let shown = match under_way {
+        UnderWay::Headers | UnderWay::FirstEvent => FOX.to_owned(),
+        UnderWay::Stream => format!("{FOX} jumps"),
+    };
+    assert_eq!(told(&reply.text()), shown);
+    assert_eq!(code(&reply), "stream_terminated");
+    assert_eq!(bench.control.outcomes().last(), Some(&outcome));
+}
+
+/// One that broke when there was hardly any time left is the last one.
+#[tokio::test]
+async fn nothing_is_asked_for_when_the_time_of_the_combo_is_up() {
+    let (one, bench) = Scripted::bench(Options {
+        combo: json!({"comboTimeoutMs": 3_000}),
+        ..continuing()
+    })
+    .await;
+    let time = Frozen::time();
+    let upstream = async {
+        let again = asked_for_the_rest(&one, &bench).await;
+        let again = again.streams(&[role(), text("brown")]).await;
+        until("its first event", || bench.control.outcomes().len() == 3).await;
+        settles().await;
+        time.passes(2_999).await;
+        settles().await;
+        // Both come before anybody looks again.
+        again.breaks();
+        time.runs_out(1).await;
+        one.is_left_alone().await;
+    };
+    let body = chat("duo", true);
+    let (reply, ()) = tokio::join!(bench.client.post(CHAT, &body), upstream);
+    assert_eq!(told(&reply.text()), FOX);
+    assert_eq!(code(&reply), "stream_terminated");
 }

@@ -2,6 +2,7 @@
 //! time, the end of the stream and usage. The bytes themselves are never changed.
 
 mod judge;
+mod repeated;
 mod scan;
 mod shapes;
 mod text;

@@ -20,17 +20,18 @@
 //! nobody here knows: they make the stream ready, are never judged by the watchdog, and an orderly end of the
 //! connection is a good one. Idle time goes on, since what only looks busy must not live for ever.
 
+mod chat;
+
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use tidegate_core::stream::{Progress, Turn};
 
-use super::shapes::{
-    ChatChoice, ChatChunk, ChatDelta, MessagesDelta, MessagesEvent, ResponsesEvent, Word,
-    is_something,
-};
-use super::text::{read, utf8_bytes};
+use super::repeated::Repeated;
+use super::shapes::{ChatChunk, MessagesDelta, MessagesEvent, ResponsesEvent, Word, is_something};
+use super::text::utf8_bytes;
 use super::{Event, Tokens, written};
 use crate::endpoint::Endpoint;
+pub(crate) use chat::bar;
 
 /// Whose events these are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,6 +115,8 @@ pub(crate) struct Judge {
     speaks: bool,
     /// Something that this dialect does not say was seen.
     is_foreign: bool,
+    /// What most events of the stream have in common.
+    repeated: Repeated,
 }
 
 impl Judge {
@@ -128,6 +131,7 @@ impl Judge {
             written: 0,
             speaks: false,
             is_foreign: false,
+            repeated: Repeated::default(),
         }
     }
 
@@ -139,11 +143,14 @@ impl Judge {
             }
             return self.see_cut(event);
         }
+        if let Some(text) = self.repeated.text(event) {
+            return self.see_text(text, turn);
+        }
         let name = String::from_utf8_lossy(event.name);
         let seen = match self.dialect {
-            Dialect::Chat => self.see_chat(event.data, &name, turn),
-            Dialect::Responses => self.see_responses(event.data, &name),
-            Dialect::Messages => self.see_messages(event.data, &name),
+            Dialect::Chat => self.see_chat(event, &name, turn),
+            Dialect::Responses => self.see_responses(event, &name),
+            Dialect::Messages => self.see_messages(event, &name),
         };
         seen.unwrap_or_else(|| Seen {
             ready: true,
@@ -183,7 +190,24 @@ impl Judge {
         }
     }
 
-    fn see_chat(&mut self, data: &[u8], name: &str, mut turn: Option<&mut Turn>) -> Option<Seen> {
+    /// One more event with a text and nothing else.
+    fn see_text(&mut self, text: &str, turn: Option<&mut Turn>) -> Seen {
+        let bytes = u64::try_from(text.len()).unwrap_or(u64::MAX);
+        self.writes(bytes);
+        if let Some(turn) = turn.filter(|_| self.dialect == Dialect::Chat) {
+            turn.chunk();
+            turn.text(text);
+        }
+        useful_text(bytes)
+    }
+
+    fn see_chat(
+        &mut self,
+        event: &Event<'_>,
+        name: &str,
+        mut turn: Option<&mut Turn>,
+    ) -> Option<Seen> {
+        let data = event.data;
         if data.trim_ascii() == b"[DONE]" {
             self.end = End::Closed;
             self.speaks = true;
@@ -220,12 +244,12 @@ impl Judge {
             useful = useful.saturating_add(utf8_bytes(choice.text));
             finished |= is_something(choice.finish_reason);
             if let Some(delta) = &choice.delta {
-                useful = useful.saturating_add(text_bytes(delta));
-                protected |= is_protected(delta);
+                useful = useful.saturating_add(chat::text_bytes(delta));
+                protected |= chat::is_protected(delta);
                 begun |= is_something(delta.role);
             }
             if let Some(turn) = turn.as_deref_mut() {
-                tell(turn, choice);
+                chat::tell(turn, choice);
             }
         }
         if finished {
@@ -234,6 +258,9 @@ impl Judge {
         Some(if protected {
             seen(Class::Protected)
         } else if useful > 0 {
+            if let Some(text) = chat::lone_text(&chunk) {
+                self.repeated.keep(event, text);
+            }
             useful_text(useful)
         } else if finished {
             seen(Class::Terminal)
@@ -244,7 +271,8 @@ impl Judge {
         })
     }
 
-    fn see_responses(&mut self, data: &[u8], name: &str) -> Option<Seen> {
+    fn see_responses(&mut self, event: &Event<'_>, name: &str) -> Option<Seen> {
+        let data = event.data;
         let read: ResponsesEvent<'_> = serde_json::from_slice(data).ok()?;
         self.sequence = read.sequence_number.or(self.sequence);
         let response = read.response.as_ref();
@@ -254,7 +282,8 @@ impl Judge {
         let kind = read.kind.as_ref().map_or(name, Word::as_str);
         let item = read.item.as_ref().and_then(|item| item.kind.as_ref());
         self.speaks |= kind.starts_with("response.");
-        self.writes(written::in_response_event(kind, read.delta));
+        let written = written::in_response_event(kind, read.delta);
+        self.writes(written);
         Some(match kind {
             "error" => self.fail(Bytes::copy_from_slice(data)),
             "response.failed" => {
@@ -280,12 +309,22 @@ impl Judge {
             _ => match utf8_bytes(read.delta) {
                 0 if kind.starts_with("response.") => seen(Class::Lifecycle),
                 0 => self.foreign(Class::Lifecycle),
-                bytes => useful_text(bytes),
+                bytes => {
+                    // Only those are counted as written that a response knows.
+                    if let Some(text) = read.delta.filter(|_| written == bytes)
+                        && response.is_none()
+                        && kind.starts_with("response.")
+                    {
+                        self.repeated.keep(event, text);
+                    }
+                    useful_text(bytes)
+                }
             },
         })
     }
 
-    fn see_messages(&mut self, data: &[u8], name: &str) -> Option<Seen> {
+    fn see_messages(&mut self, event: &Event<'_>, name: &str) -> Option<Seen> {
+        let data = event.data;
         let read: MessagesEvent<'_> = serde_json::from_slice(data).ok()?;
         if let Some(begun) = read.message.as_ref().and_then(|message| message.usage) {
             self.tokens.learn_early(begun);
@@ -293,7 +332,8 @@ impl Judge {
         if let Some(usage) = read.usage {
             self.tokens.learn(usage);
         }
-        self.writes(read.delta.as_ref().map_or(0, written::in_block_delta));
+        let written = read.delta.as_ref().map_or(0, written::in_block_delta);
+        self.writes(written);
         let index = read.index.unwrap_or_default();
         let kind = read.kind.as_ref().map_or(name, Word::as_str);
         let is_known = kind.starts_with("message_") || kind.starts_with("content_block_");
@@ -316,7 +356,17 @@ impl Judge {
                     _ => seen(Class::Lifecycle),
                 }
             }
-            "content_block_delta" => see_block_delta(read.delta.as_ref()),
+            "content_block_delta" => {
+                let seen = see_block_delta(read.delta.as_ref());
+                if let Some(text) = read.delta.as_ref().and_then(|delta| delta.text)
+                    && (seen.progress == Progress::Useful { bytes: written })
+                    && read.usage.is_none()
+                    && read.message.is_none()
+                {
+                    self.repeated.keep(event, text);
+                }
+                seen
+            }
             "content_block_stop" if self.protected_block == Some(index) => {
                 self.protected_block = None;
                 last_protected(Class::Lifecycle)
@@ -342,6 +392,18 @@ impl Judge {
             }
             _ => seen(Class::Protected),
         }
+    }
+
+    /// What comes is read, whatever came before.
+    #[cfg(test)]
+    pub(super) fn forget_repeated(&mut self) {
+        self.repeated = Repeated::default();
+    }
+
+    /// This event is like one before.
+    #[cfg(test)]
+    pub(super) fn has_repeated(&self, event: &Event<'_>) -> bool {
+        self.repeated.text(event).is_some()
     }
 
     fn writes(&mut self, bytes: u64) {
@@ -400,75 +462,6 @@ fn see_block_delta(delta: Option<&MessagesDelta<'_>>) -> Seen {
 /// Whether a member is there and says nothing.
 fn is_empty(value: Option<&RawValue>) -> bool {
     value.is_some() && !is_something(value)
-}
-
-fn is_protected(delta: &ChatDelta<'_>) -> bool {
-    let calls = [delta.tool_calls, delta.function_call];
-    let thoughts = [
-        delta.reasoning_content,
-        delta.reasoning,
-        delta.reasoning_details,
-    ];
-    let is_there = |values: &[Option<&RawValue>]| values.iter().any(|value| is_something(*value));
-    is_there(&calls) || is_there(&thoughts) || is_there(&[delta.audio]) || has_parts(delta)
-}
-
-/// Content in another form than one text.
-fn has_parts(delta: &ChatDelta<'_>) -> bool {
-    is_something(delta.content) && utf8_bytes(delta.content) == 0
-}
-
-fn text_bytes(delta: &ChatDelta<'_>) -> u64 {
-    let texts = [delta.content, delta.text, delta.refusal];
-    texts
-        .into_iter()
-        .map(utf8_bytes)
-        .fold(0, u64::saturating_add)
-}
-
-/// Tells a turn what a choice adds to it.
-fn tell(turn: &mut Turn, choice: &ChatChoice<'_>) {
-    if choice.index.is_some_and(|index| index.get() != "0") {
-        turn.further_choice();
-    }
-    if let Some(delta) = &choice.delta {
-        turn.chunk();
-        match delta.content.filter(|content| is_something(Some(content))) {
-            None => {}
-            Some(content) => match read(content) {
-                Some(text) => turn.text(&text),
-                None => bar(turn),
-            },
-        }
-        if is_something(delta.tool_calls) || is_something(delta.function_call) {
-            turn.tool_call();
-        }
-        if [
-            delta.reasoning_content,
-            delta.reasoning,
-            delta.reasoning_details,
-        ]
-        .into_iter()
-        .any(is_something)
-        {
-            turn.reasoning();
-        }
-        if [delta.text, delta.refusal, delta.audio]
-            .into_iter()
-            .any(is_something)
-        {
-            bar(turn);
-        }
-    }
-    if let Some(reason) = choice.finish_reason.and_then(read) {
-        turn.finish(&reason);
-    }
-}
-
-/// What a new request could not be shown rules a continuation out for good, as a tool call does: a refusal, audio,
-/// parts that are no text, an event too long to be read.
-pub(crate) fn bar(turn: &mut Turn) {
-    turn.tool_call();
 }
 
 fn is_protected_kind(kind: Option<&Word<'_>>) -> bool {

@@ -243,6 +243,35 @@ async fn a_spent_retry_budget_opens_nothing_again() {
     assert!((reopens(&bench, "budget").await - 1.0).abs() < 0.5);
 }
 
+/// The retry of one request is under way when the stream of another one breaks.
+#[tokio::test]
+async fn a_retry_budget_that_another_request_draws_on_opens_nothing_again() {
+    let (one, bench) = Scripted::bench(retries_at_once(1)).await;
+    let _time = Frozen::time();
+    let upstream = async {
+        let first = one.call().await.streams(&[role(), text("held")]).await;
+        let second = one.call().await.streams(&[role(), text("held")]).await;
+        until("both are ready", || ready(&bench) == 2).await;
+        settles().await;
+        first.breaks();
+        let again = one.call().await.streams(&[role(), text("kept")]).await;
+        until("the new one is ready", || ready(&bench) == 3).await;
+        second.breaks();
+        one.is_left_alone().await;
+        let mut again = again;
+        again.sends(&stop()).await;
+        again.ends().await;
+    };
+    let (one_reply, other_reply, ()) = tokio::join!(post(&bench), post(&bench), upstream);
+    let mut replies = [one_reply, other_reply].map(|reply| reply.text());
+    replies.sort_by_key(|text| told(text));
+    assert_eq!(replies.each_ref().map(|text| told(text)), ["held", "kept"]);
+    assert!(replies[0].contains("stream_terminated"), "{}", replies[0]);
+    assert!(replies[1].ends_with("data: [DONE]\n\n"), "{}", replies[1]);
+    assert!((reopens(&bench, "budget").await - 1.0).abs() < 0.5);
+    assert!((reopens(&bench, "ready").await - 1.0).abs() < 0.5);
+}
+
 #[tokio::test]
 async fn a_reopen_keeps_to_the_pace_of_its_connection() {
     let (one, bench) = Scripted::bench(Options {

@@ -1,16 +1,17 @@
 //! A line of 100 MiB: passed on without being held, and refused where all of it would have to be.
 //!
-//! The official SDKs put a line together piece by piece, in a time that grows by its square. So the stream is read as it is
-//! here; what they make of a line of 1 MiB is in the matrix.
+//! The official SDKs put a line together piece by piece, in a time that grows by its square: of one of 100 MiB, a quarter of an
+//! hour. So none of them gets to its end. What they make of a line of 1 MiB is in the matrix; here is what one costs that
+//! reads ever more slowly until whoever waits for it gives up, and a stream that is read to its end as it is.
 
 use std::pin::pin;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use rstest::rstest;
-use tidegate_integration::CLIENT_KEY;
+use tidegate_integration::{CLIENT_KEY, metric};
 use tidegate_test_support::upstream::Mode;
-use tidegate_test_support::{ClientCall, DataPlane, PythonClients};
+use tidegate_test_support::{ClientCall, DataPlane, PythonClients, eventually};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -74,6 +75,82 @@ async fn a_stream_passes_it_on_without_holding_it() -> Result<()> {
     assert!(last.contains("stream_terminated"), "{last}");
     assert!(most <= MOST, "{:.0} KiB", most / KIB);
     at_rest(plane).await
+}
+
+/// Each of them in turn, for a while.
+#[tokio::test]
+async fn an_sdk_that_chokes_on_it_costs_no_memory_and_is_let_go() -> Result<()> {
+    /// What is held for a client that does not read, and what measuring itself takes.
+    const MOST: f64 = 4.0 * 256.0 * KIB;
+    /// Looks at the memory of a stream that is open.
+    const LOOKS: u32 = 100;
+    let asks = [
+        (
+            "openai_chat.py",
+            "/v1",
+            "one/m",
+            "stream",
+            "chat_completions",
+        ),
+        (
+            "openai_chat.py",
+            "/v1",
+            "one/m",
+            "responses_stream",
+            "responses",
+        ),
+        (
+            "anthropic_messages.py",
+            "",
+            "claude/m",
+            "stream",
+            "messages",
+        ),
+    ];
+    let world = world().await?;
+    let plane = plane(&world)?;
+    run_stream(plane).await?;
+    at_rest(plane).await?;
+    for upstream in [&world.one, &world.claude] {
+        upstream.set_default(Mode::LongLine { bytes: LINE });
+    }
+    let clients = PythonClients::prepare().await?;
+    for (script, path, model, mode, endpoint) in asks {
+        let base = format!("http://{}{path}", plane.http);
+        let mut call = ClientCall::new(base, "", CLIENT_KEY)
+            .models(vec![model.to_owned()])
+            .modes([mode]);
+        call.limit = LIMIT;
+        let before = allocated(plane).await?;
+        let looks = async {
+            eventually(LIMIT, "its stream is open", || async {
+                let open = metric(plane.admin, "tidegate_dp_streams_open").await.ok()?;
+                (open > 0.5).then_some(())
+            })
+            .await?;
+            let mut most = 0.0_f64;
+            for _ in 0..LOOKS {
+                tokio::time::sleep(BETWEEN).await;
+                most = most.max(allocated(plane).await? - before);
+            }
+            anyhow::Ok(most)
+        };
+        // Who gives up first is the one that waits for it, which ends the SDK in the middle of its answer.
+        let most = tokio::select! {
+            run = clients.run(script, &call) => bail!("{endpoint}: it came to its end: {run:?}"),
+            most = looks => most?,
+        };
+        ensure!(most <= MOST, "{endpoint}: {:.0} KiB", most / KIB);
+        let left =
+            format!("tidegate_dp_requests_total{{endpoint=\"{endpoint}\",end=\"client_abort\"}}");
+        eventually(LIMIT, "the client left", || async {
+            let left = metric(plane.admin, &left).await.ok()?;
+            (left > 0.5).then_some(())
+        })
+        .await?;
+        at_rest(plane).await?;
+    }
+    Ok(())
 }
 
 #[rstest]

@@ -1,11 +1,24 @@
 //! Definitions of the command line; nothing is done here.
 
+mod change;
+mod connection;
+mod get;
+mod quota;
+mod settings;
+
 use std::path::PathBuf;
-use std::time::SystemTime;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::quota_window::QuotaWindow;
+pub(crate) use change::{
+    ApplyArguments, BanArguments, ChangeArguments, DeleteArguments, DiffArguments,
+};
+pub(crate) use connection::{
+    ConnectionArguments, ContextCommand, ContextSetArguments, TlsArguments,
+};
+pub(crate) use get::{GetArguments, Kind};
+pub(crate) use quota::{QuotaCommand, QuotaGetArguments, QuotaSetArguments};
+pub(crate) use settings::{SettingsCommand, SettingsGetArguments};
 
 /// Administers Tidegate over its gRPC API.
 #[derive(Debug, Parser)]
@@ -20,30 +33,6 @@ pub(crate) struct Arguments {
 
     #[command(subcommand)]
     pub(crate) command: Command,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct ConnectionArguments {
-    /// Context of the configuration file to use, instead of its current one.
-    #[arg(long, global = true, env = "TIDEGATE_CONTEXT")]
-    pub(crate) context: Option<String>,
-
-    /// Control plane, as http://host:port or https://host:port; else the context's, else http://127.0.0.1:7400.
-    #[arg(long, global = true, env = "TIDEGATE_CONTROL_PLANE")]
-    pub(crate) control_plane: Option<http::Uri>,
-
-    /// File that holds the bearer token; else the file of a context that is named is used, else the variable
-    /// `TIDEGATE_ADMIN_TOKEN`, else the file of the current context. A context's is only for the context's own address.
-    #[arg(long, global = true, env = "TIDEGATE_ADMIN_TOKEN_FILE")]
-    pub(crate) token_file: Option<PathBuf>,
-
-    /// PEM file with who signed the control plane's certificate; else the context's.
-    #[arg(long, global = true, env = "TIDEGATE_CA_FILE")]
-    pub(crate) ca_file: Option<PathBuf>,
-
-    /// Give up a call after this long.
-    #[arg(long, global = true, default_value = "10s", value_parser = humantime::parse_duration)]
-    pub(crate) timeout: std::time::Duration,
 }
 
 /// Form of the answer.
@@ -117,13 +106,6 @@ pub(crate) enum Command {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct DiffArguments {
-    /// YAML file with the whole configuration.
-    #[arg(short, long)]
-    pub(crate) file: PathBuf,
-}
-
-#[derive(Debug, Args)]
 pub(crate) struct DescribeArguments {
     /// What kind of thing.
     #[arg(value_enum)]
@@ -131,28 +113,6 @@ pub(crate) struct DescribeArguments {
 
     /// Its id, or name.
     pub(crate) name: String,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct DeleteArguments {
-    /// What kind of thing.
-    #[arg(value_enum)]
-    pub(crate) kind: ResourceKind,
-
-    /// Its id, or name.
-    pub(crate) name: String,
-
-    #[command(flatten)]
-    pub(crate) change: SettingsChangeArguments,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct BanArguments {
-    /// Connection.
-    pub(crate) connection: String,
-
-    #[command(flatten)]
-    pub(crate) change: SettingsChangeArguments,
 }
 
 /// What a configuration consists of.
@@ -224,211 +184,6 @@ pub(crate) struct EventArguments {
     /// Only of this connection.
     #[arg(long)]
     pub(crate) connection: Option<String>,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum ContextCommand {
-    /// Show all contexts.
-    List,
-    /// Make a context, or change the members that are given.
-    Set(ContextSetArguments),
-    /// Make a context the current one.
-    Use {
-        /// Its name.
-        name: String,
-    },
-    /// Forget a context.
-    Delete {
-        /// Its name.
-        name: String,
-    },
-}
-
-/// The control plane and files are those of `--control-plane`, `--token-file` and `--ca-file`.
-#[derive(Debug, Args)]
-pub(crate) struct ContextSetArguments {
-    /// Its name.
-    pub(crate) name: String,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum QuotaCommand {
-    /// Show what is known of the quotas of connections, who told it, and how old it is.
-    Get(QuotaGetArguments),
-    /// Tell what was fetched of a connection's quotas; windows that are not named stand until they begin anew.
-    Set(QuotaSetArguments),
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct QuotaGetArguments {
-    /// Only of this connection.
-    pub(crate) connection: Option<String>,
-}
-
-/// A window is `USED` or `USED@RESET`: a share such as `0.4` or `40%`, and when the window begins anew, as a moment
-/// (`2026-01-31T12:00:00Z`) or as a time from now (`2h30m`).
-#[derive(Debug, Args)]
-#[command(verbatim_doc_comment)]
-pub(crate) struct QuotaSetArguments {
-    /// Connection.
-    pub(crate) connection: String,
-
-    /// The window of 5 hours.
-    #[arg(long, value_name = "USED[@RESET]")]
-    pub(crate) session: Option<QuotaWindow>,
-
-    /// The window of 7 days.
-    #[arg(long, value_name = "USED[@RESET]")]
-    pub(crate) weekly: Option<QuotaWindow>,
-
-    /// The window of 30 days.
-    #[arg(long, value_name = "USED[@RESET]")]
-    pub(crate) monthly: Option<QuotaWindow>,
-
-    /// The window of 7 days of one model; may be given several times.
-    #[arg(long, value_name = "MODEL=USED[@RESET]", value_parser = QuotaWindow::of_model)]
-    pub(crate) model: Vec<(String, QuotaWindow)>,
-
-    /// Everything together, where no window is known.
-    #[arg(long, value_name = "USED[@RESET]")]
-    pub(crate) used: Option<QuotaWindow>,
-
-    /// The provider says that the limit is reached.
-    #[arg(long)]
-    pub(crate) limit_reached: bool,
-
-    /// When this was true, such as `2026-01-31T12:00:00Z`; else now.
-    #[arg(long, value_parser = humantime::parse_rfc3339_weak)]
-    pub(crate) observed_at: Option<SystemTime>,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum SettingsCommand {
-    /// Show settings as written, or what acts and who said so.
-    Get(SettingsGetArguments),
-    /// Change settings by a JSON merge patch; null clears a member.
-    Patch(SettingsPatchArguments),
-    /// Change single settings.
-    Set(SettingsSetArguments),
-    /// Print the JSON Schema of the settings; asks no control plane.
-    Schema,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct SettingsGetArguments {
-    /// Only this section, or what is below this path, such as `providerBreaker.apikey`.
-    pub(crate) section: Option<String>,
-
-    /// What acts, with who said so: built in, environment or document.
-    #[arg(long)]
-    pub(crate) effective: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct SettingsPatchArguments {
-    /// File with the patch, as YAML or JSON; `-` reads standard input.
-    #[arg(short, long)]
-    pub(crate) file: PathBuf,
-
-    #[command(flatten)]
-    pub(crate) change: SettingsChangeArguments,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct SettingsSetArguments {
-    /// `path=value`, such as `modelLockout.enabled=true`; the value is JSON, or else a text. null clears it.
-    #[arg(required = true, value_name = "PATH=VALUE")]
-    pub(crate) assignments: Vec<String>,
-
-    #[command(flatten)]
-    pub(crate) change: SettingsChangeArguments,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct SettingsChangeArguments {
-    /// Validate and show what differs, change nothing.
-    #[arg(long)]
-    pub(crate) dry_run: bool,
-
-    /// Refuse unless the stored configuration has this version.
-    #[arg(long)]
-    pub(crate) expected_version: Option<u64>,
-
-    /// Who does it, for the audit trail.
-    #[arg(long, env = "USER", default_value = "")]
-    pub(crate) author: String,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct ApplyArguments {
-    /// YAML file with the whole configuration.
-    #[arg(short, long)]
-    pub(crate) file: PathBuf,
-
-    /// Validate and show what differs, change nothing.
-    #[arg(long)]
-    pub(crate) dry_run: bool,
-
-    /// Replace credentials that were sealed with another key than this replica's: the old key is lost.
-    #[arg(long)]
-    pub(crate) reseal: bool,
-
-    /// Refuse unless the stored configuration has this version.
-    #[arg(long)]
-    pub(crate) expected_version: Option<u64>,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct GetArguments {
-    /// What to list.
-    #[arg(value_enum)]
-    pub(crate) kind: Kind,
-
-    /// Only the one with this id or name; of state, only of this connection.
-    pub(crate) name: Option<String>,
-
-    /// Of state and history: only this provider's.
-    #[arg(long)]
-    pub(crate) provider: Option<String>,
-
-    /// Of transitions and events: at most so many, the newest.
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
-    pub(crate) limit: u32,
-
-    /// Of events: only of this kind; may be given several times.
-    #[arg(long = "kind")]
-    pub(crate) kinds: Vec<String>,
-
-    /// Of events: only those of the last time, such as `2h`.
-    #[arg(long, value_parser = humantime::parse_duration)]
-    pub(crate) since: Option<std::time::Duration>,
-}
-
-/// What can be listed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Kind {
-    /// Upstream families.
-    Providers,
-    /// Credentials and what excludes them.
-    Connections,
-    /// Named lists of steps.
-    Combos,
-    /// Clients' keys, without the keys.
-    Keys,
-    /// Provider breakers.
-    Breakers,
-    /// Everything that cools.
-    Cooldowns,
-    /// Model locks.
-    Lockouts,
-    /// Exclusive leases.
-    Leases,
-    /// Permits of connections with a limit of requests at once.
-    Permits,
-    /// The newest changes of state.
-    Transitions,
-    /// What happened: changes of state, and of the configuration.
-    Events,
 }
 
 #[derive(Debug, Args)]

@@ -6,10 +6,12 @@
 use std::path::{Path, PathBuf};
 
 use secrecy::SecretString;
-use tidegate_plane_client::endpoint::{self, Address, ChannelSettings, PlaneChannel, TlsSettings};
+use tidegate_plane_client::endpoint::{
+    self, Address, ChannelSettings, PlaneChannel, TlsSettings, parse_address,
+};
 use tidegate_proto::admin::v1::admin_service_client::AdminServiceClient;
 
-use crate::cli::ConnectionArguments;
+use crate::cli::{ConnectionArguments, TlsArguments};
 use crate::contexts::{Context, Contexts};
 use crate::failure::Failure;
 
@@ -25,9 +27,15 @@ const MAX_ANSWER_BYTES: usize = 256 * 1024 * 1024;
 pub(crate) struct Client {
     admin: AdminServiceClient<PlaneChannel>,
     timeout: std::time::Duration,
+    address: http::Uri,
 }
 
 impl Client {
+    /// What is called.
+    pub(crate) fn address(&self) -> &http::Uri {
+        &self.address
+    }
+
     /// A request with the time limit, and the service to send it with.
     pub(crate) fn call<T>(
         &mut self,
@@ -52,9 +60,10 @@ pub(crate) fn connect(arguments: ConnectionArguments) -> Result<Client, Failure>
         context,
         control_plane,
         token_file,
-        ca_file,
+        tls,
         timeout,
     } = arguments;
+    tls.check()?;
     let contexts = Contexts::read(Contexts::path().as_deref())?;
     let is_named = context.is_some();
     let context = contexts.chosen(context.as_deref())?;
@@ -78,24 +87,76 @@ pub(crate) fn connect(arguments: ConnectionArguments) -> Result<Client, Failure>
         .map(|token| token.trim().to_owned())
         .filter(|token| !token.is_empty())
         .map(SecretString::from);
-    let ca_file = ca_file.or_else(|| context.and_then(|it| it.ca_file.clone()));
-    let tls = match ca_file {
-        Some(path) => Some(TlsSettings {
-            ca_certificate: Some(read(&path)?.into_bytes()),
-            ..TlsSettings::default()
-        }),
-        None => None,
+    let tls = match control_plane.scheme_str() {
+        Some("https") => Some(tls_settings(tls.or_of(context)?)?),
+        _ => None,
     };
     let settings = ChannelSettings {
         connect_timeout: timeout,
         ..ChannelSettings::default()
     };
-    let address = Address::Tcp(control_plane);
+    let address = Address::Tcp(control_plane.clone());
     let channel = endpoint::channel(&address, &settings, tls.as_ref(), token.as_ref())
         .map_err(|error| Failure::Input(error.to_string()))?;
     Ok(Client {
         admin: AdminServiceClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES),
         timeout,
+        address: control_plane,
+    })
+}
+
+impl TlsArguments {
+    /// A certificate is of no use without its key, nor a key without its certificate.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        match (&self.cert_file, &self.key_file) {
+            (Some(_), None) => Err(Failure::Usage("--cert-file needs --key-file".to_owned())),
+            (None, Some(_)) => Err(Failure::Usage("--key-file needs --cert-file".to_owned())),
+            (Some(_), Some(_)) | (None, None) => Ok(()),
+        }
+    }
+
+    /// What was said, and of what was not the context's. Certificate and key go together.
+    fn or_of(self, context: Option<&Context>) -> Result<Self, Failure> {
+        let Some(context) = context else {
+            return Ok(self);
+        };
+        let (cert_file, key_file) = match (self.cert_file, self.key_file) {
+            (None, None) => (context.cert_file.clone(), context.key_file.clone()),
+            said => said,
+        };
+        if cert_file.is_some() != key_file.is_some() {
+            let name = &context.name;
+            let message = format!("context {name} must have both certFile and keyFile, or neither");
+            return Err(Failure::Input(message));
+        }
+        Ok(Self {
+            ca_file: self.ca_file.or_else(|| context.ca_file.clone()),
+            cert_file,
+            key_file,
+            tls_domain: self.tls_domain.or_else(|| context.tls_domain.clone()),
+        })
+    }
+}
+
+fn tls_settings(tls: TlsArguments) -> Result<TlsSettings, Failure> {
+    let TlsArguments {
+        ca_file,
+        cert_file,
+        key_file,
+        tls_domain,
+    } = tls;
+    let ca_certificate = ca_file.map(|path| read(&path)).transpose()?;
+    let identity = match (cert_file, key_file) {
+        (Some(certificate), Some(key)) => Some((
+            read(&certificate)?.into_bytes(),
+            SecretString::from(read(&key)?),
+        )),
+        _ => None,
+    };
+    Ok(TlsSettings {
+        ca_certificate: ca_certificate.map(String::into_bytes),
+        identity,
+        domain: tls_domain,
     })
 }
 
@@ -133,9 +194,13 @@ fn token_from(
 fn own_address(context: Option<&Context>) -> Result<http::Uri, Failure> {
     let address = context.and_then(|it| it.control_plane.as_deref());
     let address = address.unwrap_or(DEFAULT_CONTROL_PLANE);
-    address
-        .parse()
-        .map_err(|error| Failure::Input(format!("{address}: {error}")))
+    parse_address(address).map_err(|error| match context {
+        Some(context) => Failure::Input(format!(
+            "context {}: controlPlane {error}, is {address}",
+            context.name
+        )),
+        None => Failure::Input(format!("{address} {error}")),
+    })
 }
 
 fn read(path: &Path) -> Result<String, Failure> {
@@ -174,7 +239,7 @@ mod tests {
             name: "c".to_owned(),
             control_plane: Some("http://a:1".to_owned()),
             token_file: Some("kept".into()),
-            ca_file: None,
+            ..Context::default()
         };
         let variable = variable.map(str::to_owned);
         let from = |context: Option<&Context>| {
@@ -189,13 +254,55 @@ mod tests {
         assert_eq!(from(Some(&without)), from(None));
     }
 
+    fn tls(files: [Option<&str>; 4]) -> TlsArguments {
+        let [ca_file, cert_file, key_file, tls_domain] = files;
+        TlsArguments {
+            ca_file: ca_file.map(PathBuf::from),
+            cert_file: cert_file.map(PathBuf::from),
+            key_file: key_file.map(PathBuf::from),
+            tls_domain: tls_domain.map(str::to_owned),
+        }
+    }
+
+    #[rstest]
+    #[case::nothing_said([None; 4], [Some("ca"), Some("c"), Some("k"), Some("d")])]
+    #[case::members_one_by_one([Some("CA"), None, None, Some("D")], [Some("CA"), Some("c"), Some("k"), Some("D")])]
+    #[case::a_certificate_with_its_key([None, Some("C"), Some("K"), None], [Some("ca"), Some("C"), Some("K"), Some("d")])]
+    fn what_is_said_goes_before_the_context(
+        #[case] said: [Option<&str>; 4],
+        #[case] expected: [Option<&str>; 4],
+    ) {
+        let context = Context {
+            name: "c".to_owned(),
+            ca_file: Some("ca".into()),
+            cert_file: Some("c".into()),
+            key_file: Some("k".into()),
+            tls_domain: Some("d".to_owned()),
+            ..Context::default()
+        };
+        assert_eq!(tls(said).or_of(Some(&context)).unwrap(), tls(expected));
+        assert_eq!(tls(said).or_of(None).unwrap(), tls(said));
+    }
+
+    #[test]
+    fn half_an_identity_is_refused() {
+        for said in [[None, Some("c"), None, None], [None, None, Some("k"), None]] {
+            assert_eq!(tls(said).check().unwrap_err().exit_code(), 64);
+        }
+        let half = Context {
+            cert_file: Some("c".into()),
+            ..Context::default()
+        };
+        let refused = tls([None; 4]).or_of(Some(&half)).unwrap_err();
+        assert_eq!(refused.exit_code(), 65);
+    }
+
     #[test]
     fn an_address_is_the_same_however_it_is_written() {
         let context = |address: Option<&str>| Context {
             name: "c".to_owned(),
             control_plane: address.map(str::to_owned),
-            token_file: None,
-            ca_file: None,
+            ..Context::default()
         };
         let own = |address| own_address(Some(&context(address))).unwrap();
         let said = |address: &str| address.parse::<http::Uri>().unwrap();

@@ -25,7 +25,7 @@ pub(crate) struct Contexts {
 }
 
 /// One control plane.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Context {
     pub(crate) name: String,
@@ -38,6 +38,15 @@ pub(crate) struct Context {
     /// PEM file with who signed its certificate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) ca_file: Option<PathBuf>,
+    /// PEM file with the certificate that is shown to it. With `key_file` or not at all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cert_file: Option<PathBuf>,
+    /// PEM file with the key of that certificate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) key_file: Option<PathBuf>,
+    /// Name that its certificate must bear, where that is not the host of its address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) tls_domain: Option<String>,
 }
 
 impl Contexts {
@@ -104,6 +113,9 @@ impl Contexts {
                 known.control_plane = given.control_plane.or_else(|| known.control_plane.take());
                 known.token_file = given.token_file.or_else(|| known.token_file.take());
                 known.ca_file = given.ca_file.or_else(|| known.ca_file.take());
+                known.cert_file = given.cert_file.or_else(|| known.cert_file.take());
+                known.key_file = given.key_file.or_else(|| known.key_file.take());
+                known.tls_domain = given.tls_domain.or_else(|| known.tls_domain.take());
             }
             None => {
                 self.current.get_or_insert_with(|| given.name.clone());
@@ -147,8 +159,7 @@ mod tests {
         Context {
             name: name.to_owned(),
             control_plane: control_plane.map(str::to_owned),
-            token_file: None,
-            ca_file: None,
+            ..Context::default()
         }
     }
 
@@ -162,6 +173,9 @@ mod tests {
         contexts.set(Context {
             token_file: Some("/run/token".into()),
             ca_file: Some("/etc/ca.pem".into()),
+            cert_file: Some("/etc/me.pem".into()),
+            key_file: Some("/etc/me.key".into()),
+            tls_domain: Some("cp.internal".to_owned()),
             ..context("there", Some("https://cp:7400"))
         });
         contexts.write(&path).unwrap();
@@ -201,8 +215,17 @@ mod tests {
             token_file: Some("t".into()),
             ..context("a", None)
         });
+        contexts.set(Context {
+            cert_file: Some("c".into()),
+            key_file: Some("k".into()),
+            tls_domain: Some("d".to_owned()),
+            ..context("a", None)
+        });
         let expected = Context {
             token_file: Some("t".into()),
+            cert_file: Some("c".into()),
+            key_file: Some("k".into()),
+            tls_domain: Some("d".to_owned()),
             ..context("a", Some("http://a:1"))
         };
         assert_eq!(contexts.contexts, [expected]);

@@ -1,5 +1,8 @@
 //! How a command fails: what people read, and the exit code that scripts read (`docs/operations/command-line.md`).
 
+mod transport;
+
+use std::error::Error as _;
 use std::fmt;
 
 use tonic::{Code, Status};
@@ -25,6 +28,11 @@ pub(crate) enum Failure {
     Input(String),
     /// The control plane refused or did not answer.
     Refused(Box<Status>),
+    /// Nothing came from the control plane at this address.
+    Unreached {
+        address: http::Uri,
+        status: Box<Status>,
+    },
     /// The answer cannot be written.
     Output(String),
     /// What was compared differs; that was told already.
@@ -34,6 +42,18 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    /// The same, now that it is known who was called.
+    pub(crate) fn of_calling(self, address: &http::Uri) -> Self {
+        match self {
+            // Only what failed on the way here has a cause; an answer has none.
+            Self::Refused(status) if status.source().is_some() => Self::Unreached {
+                address: address.clone(),
+                status,
+            },
+            other => other,
+        }
+    }
+
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) => USAGE,
@@ -41,6 +61,7 @@ impl Failure {
             Self::Output(_) => 1,
             Self::Differs => DIFFERS,
             Self::Closed => 0,
+            Self::Unreached { .. } => UNAVAILABLE,
             Self::Refused(status) => match status.code() {
                 Code::InvalidArgument | Code::FailedPrecondition | Code::Aborted => DATA,
                 Code::NotFound | Code::OutOfRange | Code::AlreadyExists => DATA,
@@ -70,6 +91,20 @@ impl fmt::Display for Failure {
                 formatter.write_str(message)
             }
             Self::Closed | Self::Differs => Ok(()),
+            Self::Unreached { address, status } => {
+                write!(
+                    formatter,
+                    "the control plane does not answer at {address}: "
+                )?;
+                let Some(error) = status.source() else {
+                    return formatter.write_str(status.message());
+                };
+                formatter.write_str(&transport::causes(error))?;
+                match transport::hint(error, address) {
+                    Some(hint) => write!(formatter, "\n  {hint}"),
+                    None => Ok(()),
+                }
+            }
             Self::Refused(status) => {
                 // A control plane that answers says so with a code of its own.
                 let answered = status.get_details_error_info().is_some();

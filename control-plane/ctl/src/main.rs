@@ -14,7 +14,8 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
 
-use crate::cli::{Arguments, Command, SettingsCommand};
+use crate::cli::{Arguments, Command, Output, SettingsCommand};
+use crate::connect::Client;
 use crate::failure::Failure;
 
 #[tokio::main(flavor = "current_thread")]
@@ -59,6 +60,11 @@ async fn run(arguments: Arguments) -> Result<(), Failure> {
         command => command,
     };
     let client = &mut connect::connect(connection)?;
+    let done = call(client, command, output).await;
+    done.map_err(|failure| failure.of_calling(client.address()))
+}
+
+async fn call(client: &mut Client, command: Command, output: Output) -> Result<(), Failure> {
     match command {
         Command::Apply(arguments) => commands::apply::run(client, &arguments, output).await,
         Command::Diff(arguments) => commands::apply::diff(client, arguments, output).await,
@@ -75,7 +81,7 @@ async fn run(arguments: Arguments) -> Result<(), Failure> {
         Command::Permit(command) => commands::permit::run(client, command, output).await,
         Command::Watch(arguments) => commands::watch::run(client, arguments, output).await,
         Command::Status => commands::status::run(client, output).await,
-        // Done above.
+        // Asks no control plane.
         Command::Context(_) | Command::Completion { .. } => Ok(()),
     }
 }

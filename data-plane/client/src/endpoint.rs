@@ -116,6 +116,38 @@ impl fmt::Display for Address {
     }
 }
 
+/// Reads an address: `http://host:port` or `https://host:port`. The port may be left out, and is then that of the scheme.
+///
+/// # Errors
+/// What else it is. What calls would not use (a path, a query, a user) is refused, since whoever wrote it means something
+/// by it.
+pub fn parse_address(text: &str) -> Result<Uri, AddressError> {
+    let address: Uri = text.parse().map_err(|_| AddressError)?;
+    check_address(&address)?;
+    Ok(address)
+}
+
+fn check_address(address: &Uri) -> Result<(), AddressError> {
+    let is_known = matches!(address.scheme_str(), Some("http" | "https"));
+    let is_host_and_port = address.authority().is_some_and(|authority| {
+        let rest = authority.as_str().strip_prefix(authority.host());
+        !authority.host().is_empty()
+            && (rest == Some("") || authority.port_u16().is_some())
+            && rest.is_some()
+    });
+    let is_bare = matches!(address.path(), "" | "/") && address.query().is_none();
+    if is_known && is_host_and_port && is_bare {
+        Ok(())
+    } else {
+        Err(AddressError)
+    }
+}
+
+/// A text is no address of a control plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("must be of the form http://host:port or https://host:port")]
+pub struct AddressError;
+
 /// Why a channel cannot be made. Only configuration can be wrong: an unreachable peer shows when it is called.
 #[derive(Debug, thiserror::Error)]
 pub enum ChannelError {
@@ -186,14 +218,8 @@ fn tcp(
     settings: &ChannelSettings,
     tls: Option<&TlsSettings>,
 ) -> Result<Channel, ChannelError> {
-    let secure = match uri.scheme_str() {
-        Some("http") => false,
-        Some("https") => true,
-        Some(_) | None => return Err(ChannelError::Address(uri.clone())),
-    };
-    if uri.host().is_none_or(str::is_empty) {
-        return Err(ChannelError::Address(uri.clone()));
-    }
+    check_address(uri).map_err(|_| ChannelError::Address(uri.clone()))?;
+    let secure = uri.scheme_str() == Some("https");
     let mut endpoint = configured(Endpoint::from(uri.clone()), settings).tcp_nodelay(true);
     if secure {
         endpoint = endpoint.tls_config(client_tls(tls))?;
@@ -291,6 +317,32 @@ mod tests {
             refused("redis://control:7001"),
             ChannelError::Address(_)
         ));
+    }
+
+    #[test]
+    fn an_address_is_a_scheme_a_host_and_a_port_and_nothing_else() {
+        for good in [
+            "http://127.0.0.1:7400",
+            "https://control.example",
+            "http://[::1]:7400/",
+        ] {
+            assert!(parse_address(good).is_ok(), "{good}");
+        }
+        for bad in [
+            "",
+            "control",
+            "control:7400",
+            "/path",
+            "ftp://control:7400",
+            "http://:7400",
+            "http://user@control:7400",
+            "http://control:7400/path",
+            "http://control:7400?query",
+            "not an address",
+            "http://control:99999",
+        ] {
+            assert!(parse_address(bad).is_err(), "{bad}");
+        }
     }
 
     #[tokio::test]

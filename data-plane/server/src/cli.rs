@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{CommandFactory as _, Parser};
 use secrecy::SecretString;
+use tidegate_plane_client::endpoint::parse_address;
 use tidegate_telemetry::OtlpArgs;
 
 /// Tidegate's data plane
@@ -26,7 +27,8 @@ pub(crate) struct Args {
         env = "TIDEGATE_CONTROL_PLANE",
         value_delimiter = ',',
         required = true,
-        value_name = "URL"
+        value_name = "URL",
+        value_parser = parse_address
     )]
     pub(crate) control_planes: Vec<http::Uri>,
 
@@ -209,6 +211,18 @@ mod tests {
         assert_eq!(read(&[]), (15_000, true));
         let off = ["--sse-heartbeat-interval-ms", "-1", "--sse-comments", "off"];
         assert_eq!(read(&off), (-1, false));
+    }
+
+    #[test]
+    fn an_address_that_no_call_could_use_is_refused() {
+        for bad in ["control:7400", "ftp://control:7400", "http://control/path"] {
+            assert!(
+                Args::try_parse_from(["x", "--control-plane", bad]).is_err(),
+                "{bad}"
+            );
+        }
+        let two = ["x", "--control-plane", "http://a:1,https://b:2"];
+        assert_eq!(Args::try_parse_from(two).unwrap().control_planes.len(), 2);
     }
 
     #[test]

@@ -17,6 +17,7 @@ pub(crate) fn run(
         Failure::Input("neither TIDEGATE_CTL_CONFIG, XDG_CONFIG_HOME nor HOME is set".to_owned())
     })?;
     let mut contexts = Contexts::read(Some(&path))?;
+    connection.tls.check()?;
     let said = match command {
         ContextCommand::List => return list(&contexts).print(output),
         ContextCommand::Set(ContextSetArguments { name }) => {
@@ -25,7 +26,10 @@ pub(crate) fn run(
                 name,
                 control_plane: connection.control_plane.map(|it| it.to_string()),
                 token_file: connection.token_file,
-                ca_file: connection.ca_file,
+                ca_file: connection.tls.ca_file,
+                cert_file: connection.tls.cert_file,
+                key_file: connection.tls.key_file,
+                tls_domain: connection.tls.tls_domain,
             });
             said
         }
@@ -44,7 +48,17 @@ pub(crate) fn run(
 }
 
 fn list(contexts: &Contexts) -> Listing {
-    let mut listing = Listing::new(&["name", "current", "control plane", "token file", "ca file"]);
+    let mut listing = Listing::new(&[
+        "name",
+        "current",
+        "control plane",
+        "token file",
+        "ca file",
+        "cert file",
+        "key file",
+        "tls domain",
+    ])
+    .narrowed_to(&["name", "current", "control plane", "token file", "ca file"]);
     for context in &contexts.contexts {
         listing.push(vec![
             json!(context.name),
@@ -52,6 +66,9 @@ fn list(contexts: &Contexts) -> Listing {
             json!(context.control_plane),
             json!(context.token_file),
             json!(context.ca_file),
+            json!(context.cert_file),
+            json!(context.key_file),
+            json!(context.tls_domain),
         ]);
     }
     listing

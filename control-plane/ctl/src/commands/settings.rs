@@ -11,7 +11,7 @@ use tidegate_proto::admin::v1::{
     GetSettingsRequest, GetSettingsResponse, PatchSettingsRequest, SettingSource,
 };
 
-use crate::cli::{Output, SettingsChangeArguments, SettingsCommand, SettingsGetArguments};
+use crate::cli::{ChangeArguments, Output, SettingsCommand, SettingsGetArguments};
 use crate::connect::Client;
 use crate::failure::Failure;
 use crate::output::{Listing, print_value, write_differences, write_line};
@@ -139,10 +139,10 @@ fn write_mended(settings: &GetSettingsResponse) -> Result<(), Failure> {
 async fn change(
     client: &mut Client,
     patch: Map<String, Value>,
-    arguments: SettingsChangeArguments,
+    arguments: ChangeArguments,
     output: Output,
 ) -> Result<(), Failure> {
-    let SettingsChangeArguments {
+    let ChangeArguments {
         dry_run,
         expected_version,
         author,

@@ -159,6 +159,8 @@ fn may_pass(failure: &Failure) -> bool {
         | Failure::Output(_)
         | Failure::Differs
         | Failure::Closed => false,
+        // Said only once the command is over.
+        Failure::Unreached { .. } => false,
     }
 }
 

@@ -11,6 +11,7 @@ mod leases;
 mod lines;
 mod loss;
 mod monitoring;
+mod mutual_tls;
 mod operator;
 mod permits;
 mod plans;

@@ -1,4 +1,4 @@
-//! The official Python SDKs as clients.
+//! Clients that are not ours: the official Python SDKs, a gRPC client made from the protos, and `grpcurl`.
 //!
 //! The scripts in `tests/clients` run in a virtual environment that is made once, in `target/tidegate-test`, from
 //! `tests/clients/requirements.txt`. `pip` works as the machine has set it up. Each script prints one line of JSON per
@@ -124,6 +124,12 @@ impl PythonClients {
         tokio::task::spawn_blocking(prepare)
             .await
             .context("the preparation was cancelled")?
+    }
+
+    /// A program that came with the packages, such as `grpcurl`.
+    #[must_use]
+    pub fn tool(&self, name: &str) -> PathBuf {
+        self.python.with_file_name(name)
     }
 
     /// Runs a script of `tests/clients`, such as `openai_chat.py`.

@@ -6,6 +6,7 @@ mod bad_input;
 mod duplicates;
 mod egress;
 mod failover;
+mod foreign_clients;
 mod gate;
 mod leases;
 mod lines;

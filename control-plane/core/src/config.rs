@@ -10,10 +10,12 @@ mod combo;
 mod index;
 mod mapping;
 mod meaning;
+mod merge;
 mod names;
 mod oauth;
 mod pool;
 mod quota_endpoint;
+mod resource;
 mod scope;
 mod step;
 #[cfg(test)]
@@ -36,11 +38,13 @@ pub use combo::{
 pub use index::key_hash;
 pub use mapping::ModelMapping;
 pub(crate) use meaning::split_model;
+pub use merge::Merged;
 pub use oauth::{ClientAuthentication, OauthClient};
 pub use pool::{PoolConnection, QuotaPool};
 pub use quota_endpoint::{
     Measure, QuotaAuthentication, QuotaEndpoint, QuotaWindowPlaces, ResetFormat, WindowPlace,
 };
+pub use resource::Resource;
 pub use scope::KeyScope;
 pub use step::{ComboStep, ModelStep, Step};
 pub(crate) use validate::check_combo_config;

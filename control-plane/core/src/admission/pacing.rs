@@ -325,6 +325,27 @@ impl Pace {
         u32::try_from(ahead.count()).unwrap_or(u32::MAX)
     }
 
+    /// Data planes of which a request waits, and since when the first of them does.
+    pub fn waiting(&self, now: Timestamp) -> impl Iterator<Item = (PlaneIncarnation, Timestamp)> {
+        let words = self
+            .waiting
+            .iter()
+            .filter(move |(_, word)| word.until > now);
+        words.map(|(plane, word)| (*plane, word.since))
+    }
+
+    /// How many requests run, where that is counted.
+    #[must_use]
+    pub fn held(&self, now: Timestamp) -> u32 {
+        self.running.held(now)
+    }
+
+    /// Models that wait for the next window of their upstream, and when that begins, as answers told.
+    pub fn spent(&self, now: Timestamp) -> impl Iterator<Item = (&ModelId, Timestamp)> {
+        let learned = self.learned.iter().map(|(model, it)| (model, it.ends_at()));
+        learned.filter(move |(_, until)| *until > now)
+    }
+
     /// What runs: to be released, and renewed, as permits are.
     pub fn running(&mut self) -> &mut Pool {
         &mut self.running

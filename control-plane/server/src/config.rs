@@ -202,6 +202,7 @@ fn trust(args: SecretArgs, serves: bool) -> Result<(Option<Sealer>, Tokens)> {
         tokens.reader.is_none() || tokens.admin.is_some(),
         "TIDEGATE_ADMIN_READ_TOKEN is set, TIDEGATE_ADMIN_TOKEN is not: nobody could change anything"
     );
+    tokens.check()?;
     Ok((sealer, tokens))
 }
 
@@ -354,7 +355,11 @@ mod tests {
         args.extend(["--grpc-listen", "0.0.0.0:7400", "--admin-token", "t"]);
         let error = format!("{:#}", read(&args).unwrap_err());
         assert!(error.contains("loopback"), "{error}");
-        args.extend(["--data-plane-token", "t"]);
+        let mut same = args.clone();
+        same.extend(["--data-plane-token", "t"]);
+        let error = format!("{:#}", read(&same).unwrap_err());
+        assert!(error.contains("the same"), "{error}");
+        args.extend(["--data-plane-token", "p"]);
         assert!(read(&args).is_ok());
     }
 

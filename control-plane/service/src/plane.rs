@@ -24,7 +24,7 @@ use tidegate_telemetry::Traces;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use serving::{ListenError, ServeError, Tokens};
+pub use serving::{ListenError, ServeError, SharedToken, Tokens};
 pub use tonic::transport::{Certificate, Identity, ServerTlsConfig};
 
 use crate::access::Access;

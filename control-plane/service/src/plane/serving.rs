@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use futures::Stream;
-use secrecy::SecretString;
+use secrecy::{ExposeSecret as _, SecretString};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tonic::service::Routes;
@@ -41,12 +41,27 @@ pub enum ListenError {
         /// What would have to be set.
         missing: &'static str,
     },
+    /// One token stands for several kinds of callers.
+    #[error(transparent)]
+    SharedToken(#[from] SharedToken),
     /// The certificate or key is not usable.
     #[error("TLS cannot be set up: {0}")]
     Tls(#[source] tonic::transport::Error),
     /// The listener has no address.
     #[error(transparent)]
     Io(#[from] std::io::Error),
+}
+
+/// One token stands for several kinds of callers, so that who has it for one may do what the other may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{one} and {other} are the same: whoever has it for one could do what it is for as the other"
+)]
+pub struct SharedToken {
+    /// One.
+    pub one: &'static str,
+    /// The other.
+    pub other: &'static str,
 }
 
 /// Why serving ended before it was told to.
@@ -164,8 +179,44 @@ impl ControlPlane {
 }
 
 impl Tokens {
+    /// Each kind of callers has a token of its own.
+    ///
+    /// # Errors
+    /// [`SharedToken`]: two that are the same.
+    pub fn check(&self) -> Result<(), SharedToken> {
+        let pairs = [
+            (
+                "the token of data planes",
+                &self.data_plane,
+                "the token of operators",
+                &self.admin,
+            ),
+            (
+                "the token of data planes",
+                &self.data_plane,
+                "the token of readers",
+                &self.reader,
+            ),
+            (
+                "the token of operators",
+                &self.admin,
+                "the token of readers",
+                &self.reader,
+            ),
+        ];
+        for (one, a, other, b) in pairs {
+            if let (Some(a), Some(b)) = (a, b)
+                && a.expose_secret() == b.expose_secret()
+            {
+                return Err(SharedToken { one, other });
+            }
+        }
+        Ok(())
+    }
+
     /// Whether a listener for operators only may be served with these.
     fn allow_operators(&self, address: SocketAddr) -> Result<(), ListenError> {
+        self.check()?;
         if self.admin.is_some() || address.ip().is_loopback() {
             return Ok(());
         }
@@ -175,6 +226,7 @@ impl Tokens {
 
     /// Whether a listener may be served with these.
     fn allow(&self, address: SocketAddr) -> Result<(), ListenError> {
+        self.check()?;
         let missing = match (&self.data_plane, &self.admin) {
             (Some(_), Some(_)) => return Ok(()),
             (None, _) => "the token of data planes",
@@ -184,5 +236,40 @@ impl Tokens {
             return Ok(());
         }
         Err(ListenError::OpenToNetwork { address, missing })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::each_its_own(["p", "a", "r"], None)]
+    #[case::data_planes_and_operators(["x", "x", "r"], Some(("data planes", "operators")))]
+    #[case::data_planes_and_readers(["x", "a", "x"], Some(("data planes", "readers")))]
+    #[case::operators_and_readers(["p", "x", "x"], Some(("operators", "readers")))]
+    fn each_kind_of_callers_has_a_token_of_its_own(
+        #[case] tokens: [&str; 3],
+        #[case] shared: Option<(&str, &str)>,
+    ) {
+        let [data_plane, admin, reader] = tokens;
+        let tokens = Tokens {
+            data_plane: Some(data_plane.into()),
+            admin: Some(admin.into()),
+            reader: Some(reader.into()),
+        };
+        let loopback = SocketAddr::from(([127, 0, 0, 1], 1));
+        match (tokens.check(), shared) {
+            (Ok(()), None) => assert!(tokens.allow(loopback).is_ok()),
+            (Err(error), Some((one, other))) => {
+                assert!(error.one.ends_with(one) && error.other.ends_with(other));
+                assert!(tokens.allow(loopback).is_err());
+                assert!(tokens.allow_operators(loopback).is_err());
+            }
+            unexpected => panic!("{unexpected:?}"),
+        }
+        assert_eq!(Tokens::default().check(), Ok(()));
     }
 }

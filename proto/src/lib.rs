@@ -79,6 +79,8 @@ pub mod admin {
                     .field("expected_version", &self.expected_version)
                     .field("dry_run", &self.dry_run)
                     .field("reseal", &self.reseal)
+                    .field("mode", &self.mode)
+                    .field("author", &self.author)
                     .finish_non_exhaustive()
             }
         }

@@ -60,7 +60,7 @@ impl Output {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Replace the configuration by a file; shows what differs.
+    /// Write what a file names into the configuration, or replace all of it; shows what differs.
     Apply(ApplyArguments),
     /// Show what `apply` would change; ends with 2 when something differs.
     Diff(DiffArguments),

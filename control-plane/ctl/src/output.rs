@@ -11,40 +11,72 @@ use crate::failure::Failure;
 /// Rows with the same members each, in the order in which they are shown.
 #[derive(Debug)]
 pub(crate) struct Listing {
-    columns: &'static [&'static str],
+    columns: Vec<&'static str>,
     /// Columns of a table; all of them in a wide one. Empty: all.
-    narrow: &'static [&'static str],
+    narrow: Vec<&'static str>,
     rows: Vec<Vec<Value>>,
+}
+
+/// A column of a list of things: its name, and what stands in it of each.
+pub(crate) struct Column<T> {
+    name: &'static str,
+    is_wide: bool,
+    value: fn(&T, Output) -> Value,
+}
+
+impl<T> Column<T> {
+    /// One that every table has.
+    pub(crate) const fn new(name: &'static str, value: fn(&T, Output) -> Value) -> Self {
+        Self {
+            name,
+            is_wide: false,
+            value,
+        }
+    }
+
+    /// One that only a wide table has, and programs get.
+    pub(crate) const fn wide(name: &'static str, value: fn(&T, Output) -> Value) -> Self {
+        Self {
+            name,
+            is_wide: true,
+            value,
+        }
+    }
 }
 
 impl Listing {
     /// An empty listing with these members.
     pub(crate) fn new(columns: &'static [&'static str]) -> Self {
         Self {
-            columns,
-            narrow: &[],
+            columns: columns.to_vec(),
+            narrow: Vec::new(),
             rows: Vec::new(),
+        }
+    }
+
+    /// These things, a row each.
+    pub(crate) fn of<T>(items: &[T], columns: &[Column<T>], output: Output) -> Self {
+        let names = |wide: bool| {
+            let shown = columns.iter().filter(move |column| wide || !column.is_wide);
+            shown.map(|column| column.name).collect()
+        };
+        let row = |item: &T| -> Vec<Value> {
+            let values = columns.iter();
+            values.map(|column| (column.value)(item, output)).collect()
+        };
+        Self {
+            columns: names(true),
+            narrow: names(false),
+            rows: items.iter().map(row).collect(),
         }
     }
 
     /// In a table that is not wide, only these columns are shown.
     pub(crate) fn narrowed_to(self, narrow: &'static [&'static str]) -> Self {
-        Self { narrow, ..self }
-    }
-
-    /// Keeps the rows that have this value in this column; none is [`Failure::Input`].
-    pub(crate) fn only(mut self, column: &str, value: &str) -> Result<Self, Failure> {
-        let place = self.columns.iter().position(|it| *it == column);
-        self.rows.retain(|row| {
-            let found = place.and_then(|place| row.get(place));
-            found.is_some_and(|found| found == value)
-        });
-        if self.rows.is_empty() {
-            return Err(Failure::Input(format!(
-                "there is none whose {column} is {value}"
-            )));
+        Self {
+            narrow: narrow.to_vec(),
+            ..self
         }
-        Ok(self)
     }
 
     /// Adds a row; one value for each column.
@@ -56,7 +88,7 @@ impl Listing {
     /// Writes the listing.
     pub(crate) fn print(self, output: Output) -> Result<(), Failure> {
         match output {
-            Output::Table => write_line(&self.table(self.narrow, Colours::of_stdout())),
+            Output::Table => write_line(&self.table(&self.narrow, Colours::of_stdout())),
             Output::Wide => write_line(&self.table(&[], Colours::of_stdout())),
             Output::Json | Output::Yaml => print_value(&self.values(), output),
         }
@@ -336,11 +368,23 @@ mod tests {
     }
 
     #[test]
-    fn one_row_is_picked_by_name_or_missed() {
-        let picked = listing().only("id", "openai").unwrap();
-        assert_eq!(picked.rows.len(), 1);
-        let missed = listing().only("id", "nobody").unwrap_err();
-        assert_eq!(missed.exit_code(), 65);
+    fn things_have_the_columns_of_their_kind_and_people_fewer() {
+        const COLUMNS: &[Column<(&str, u32)>] = &[
+            Column::new("id", |it, _| json!(it.0)),
+            Column::wide("size", |it, output| {
+                if output.is_for_people() {
+                    json!(format!("{} bytes", it.1))
+                } else {
+                    json!(it.1)
+                }
+            }),
+        ];
+        let things = [("a", 7)];
+        let table = Listing::of(&things, COLUMNS, Output::Table);
+        assert_eq!(table.table(&table.narrow, Colours::Off), "ID\na");
+        assert_eq!(table.table(&[], Colours::Off), "ID  SIZE\na   7 bytes");
+        let json = Listing::of(&things, COLUMNS, Output::Json);
+        assert_eq!(json.values(), json!([{"id": "a", "size": 7}]));
     }
 
     #[test]

@@ -5,6 +5,24 @@ use crate::failure::Failure;
 /// Most pages of one list: a million items, and an end for a control plane that never ends.
 const MAX_PAGES: u32 = 1_000;
 
+/// Reads a list of the administration API to its end: `read_all!(client, list_lockouts, lockouts, ListLockoutsRequest { … })`
+/// names the method, the member of its answers that holds the items, and the request but for its page.
+macro_rules! read_all {
+    ($client:expr, $method:ident, $items:ident, $request:ident { $($member:ident: $value:expr),* $(,)? }) => {
+        $crate::pages::all_pages(async |page_token| {
+            let (service, request) = $client.call($request {
+                page_token,
+                $($member: $value,)*
+                ..$request::default()
+            });
+            let answer = service.$method(request).await?.into_inner();
+            Ok((answer.$items, answer.next_page_token))
+        })
+        .await
+    };
+}
+pub(crate) use read_all;
+
 /// All items of all pages. `ask` gets the token of a page and answers with its items and the token of the next one.
 pub(crate) async fn all_pages<T>(
     mut ask: impl AsyncFnMut(String) -> Result<(Vec<T>, String), Failure>,

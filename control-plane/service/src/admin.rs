@@ -8,6 +8,8 @@ mod leases;
 mod lists;
 mod page;
 mod permits;
+mod pins;
+mod queues;
 mod quotas;
 mod reset;
 
@@ -21,6 +23,7 @@ use crate::config::Published;
 use crate::events::Events;
 use crate::fleet::Gatherer;
 use crate::hot::Hot;
+use crate::lanes::Lanes;
 use crate::lease::Leases;
 use crate::permits::Permits;
 use crate::pins::Pins;
@@ -34,7 +37,6 @@ pub(crate) use audit::Operation;
 pub(crate) use events::{EventFilter, EventFilterError, NotRead, event};
 pub(crate) use explain::Question;
 pub(crate) use leases::lease_status;
-pub(crate) use lists::transition;
 pub(crate) use page::{Page, PageError};
 pub(crate) use permits::{NotCleared, connections};
 pub(crate) use quotas::{Known, NotTaken};
@@ -51,6 +53,7 @@ pub(crate) struct Admin {
     pub(crate) config: Arc<Published>,
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) permits: Arc<Permits>,
+    pub(crate) lanes: Arc<Lanes>,
     pub(crate) leases: Arc<Leases>,
     pub(crate) events: Arc<Events>,
     pub(crate) pins: Arc<Pins>,

@@ -5,10 +5,12 @@
 //! watchers cost the stores no more than one, and decisions nothing.
 //!
 //! **Stance:** fail-open. While the durable store is away nothing is told; what was appended meanwhile is told later.
-//! **Bound:** [`MAX_WATCHERS`] watchers; each may be [`BEHIND`] events behind, then it is told how many it missed.
+//! **Bound:** [`MAX_WATCHERS`] watchers, of one caller [`MAX_OF_CALLER`]; each may be [`BEHIND`] events behind, then it is told how many it missed.
 //! **Staleness:** what the writer of history takes, and [`EVERY`]. Of two replicas that append at the same time the later
 //! number may be seen first, so each look goes back [`LOOK_BACK`] rows; what was seen is not told again. A row that this
 //! release cannot read is counted, and passed over.
+
+mod places;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,10 +19,12 @@ use std::time::Duration;
 use tidegate_store::durable::{
     DurableStore, DurableStoreError, EventMarks, EventPosition, EventRow, EventSource, StoredEvent,
 };
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, watch};
+use tokio::sync::{broadcast, watch};
 
 use crate::telemetry::admin_metrics::AdminMetrics;
 use crate::telemetry::metrics::Metrics;
+
+use places::{MAX_OF_CALLER, MAX_WATCHERS, NoPlace, Place, Places};
 
 /// How often is looked.
 const EVERY: Duration = Duration::from_millis(500);
@@ -34,8 +38,6 @@ const ROWS: u32 = 1_000;
 const LOOK_BACK: u64 = 256;
 /// Events that a watcher may be behind.
 const BEHIND: usize = 2_048;
-/// Watchers of one replica.
-const MAX_WATCHERS: usize = 256;
 /// Looks in vain of which one is logged.
 const LOG_EACH_FAILURES: u32 = 20;
 
@@ -49,7 +51,7 @@ pub(crate) struct Events {
     following: watch::Sender<bool>,
     /// How many watch.
     watched: watch::Sender<usize>,
-    places: Arc<Semaphore>,
+    places: Arc<Places>,
 }
 
 /// One who watches.
@@ -57,7 +59,7 @@ pub(crate) struct Events {
 pub(crate) struct Watcher {
     events: Arc<Events>,
     receiver: broadcast::Receiver<Arc<EventRow>>,
-    _place: OwnedSemaphorePermit,
+    _place: Place,
 }
 
 /// Why nobody can watch.
@@ -65,6 +67,8 @@ pub(crate) struct Watcher {
 pub(crate) enum NotWatched {
     #[error("{MAX_WATCHERS} watch already")]
     Full,
+    #[error("this token has {MAX_OF_CALLER} watchers already, which is its share")]
+    OfCaller,
     #[error("the durable store does not tell where history ends")]
     Away,
 }
@@ -85,14 +89,19 @@ impl Events {
             sender: broadcast::Sender::new(BEHIND),
             following: watch::Sender::new(false),
             watched: watch::Sender::new(0),
-            places: Arc::new(Semaphore::new(MAX_WATCHERS)),
+            places: Arc::default(),
         }
     }
 
-    /// Watches. Everything is told that is appended after this returned.
-    pub(crate) async fn watch(self: &Arc<Self>) -> Result<Watcher, NotWatched> {
-        let place = Arc::clone(&self.places).try_acquire_owned();
-        let place = place.map_err(|_none| NotWatched::Full)?;
+    /// Watches for a caller. Everything is told that is appended after this returned.
+    pub(crate) async fn watch(self: &Arc<Self>, caller: &str) -> Result<Watcher, NotWatched> {
+        let place = self.places.take(caller).map_err(|none| {
+            self.metrics.admin.refused_watchers.inc();
+            match none {
+                NoPlace::Full => NotWatched::Full,
+                NoPlace::OfCaller => NotWatched::OfCaller,
+            }
+        })?;
         let watcher = Watcher {
             events: Arc::clone(self),
             receiver: self.sender.subscribe(),

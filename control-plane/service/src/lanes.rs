@@ -209,6 +209,19 @@ impl Lanes {
         renewed.into_iter().all(|renewed| renewed)
     }
 
+    /// The pace of a connection, as the store says; `true` with what was last seen here, while it does not answer.
+    pub(crate) async fn pace(&self, name: &PoolName) -> (Pace, bool) {
+        let lane = self.lane(name);
+        let now = self.clock.now();
+        match lane.value.look(&self.hot, now, ASK_LIMIT).await {
+            Ok(known) => (known.value, false),
+            Err(_) => {
+                let known = lane.known.lock().value.clone();
+                (known, true)
+            }
+        }
+    }
+
     async fn change<T>(
         &self,
         name: &PoolName,

@@ -281,6 +281,12 @@ impl ControlPlane {
             Arc::clone(&metrics),
         ));
         let events = Arc::new(Events::new(Arc::clone(&durable), Arc::clone(&metrics)));
+        let lanes = Arc::new(Lanes {
+            hot: Arc::clone(&hot),
+            clock: Arc::clone(&clock),
+            metrics: Arc::clone(&metrics),
+            lanes: Mutex::default(),
+        });
         let pin_keeper = pins.keeper(Arc::clone(&durable));
         let access_metrics = Arc::clone(&metrics);
         let services = Services {
@@ -307,12 +313,7 @@ impl ControlPlane {
                 metrics: Arc::clone(&metrics),
                 live: live.clone(),
             }),
-            lanes: Arc::new(Lanes {
-                hot: Arc::clone(&hot),
-                clock: Arc::clone(&clock),
-                metrics: Arc::clone(&metrics),
-                lanes: Mutex::default(),
-            }),
+            lanes: Arc::clone(&lanes),
             handoffs: Arc::new(Handoffs {
                 hot: Arc::clone(&hot),
                 durable: Arc::clone(&durable),
@@ -336,6 +337,7 @@ impl ControlPlane {
                 config: Arc::clone(&published),
                 recorder: Arc::clone(&recorder),
                 permits,
+                lanes,
                 pins,
                 fleet: Arc::clone(&fleet),
                 checkpoint: Arc::clone(&checkpoint),

@@ -264,7 +264,7 @@ impl Fleet {
         let file = self.scratch.path().join("tidegate.yaml");
         std::fs::write(&file, yaml)?;
         let file = file.to_str().context("the folder is not UTF-8")?;
-        let applied = self.ctl(0, &["apply", "-f", file]).await?;
+        let applied = self.ctl(0, &["apply", "-f", file, "--prune"]).await?;
         ensure!(
             applied.status.success(),
             "apply failed: {}{}",

@@ -8,9 +8,13 @@ use super::ResourceKind;
 
 #[derive(Debug, Args)]
 pub(crate) struct ApplyArguments {
-    /// YAML file with the whole configuration.
+    /// YAML file with the configuration, or a part of it.
     #[arg(short, long)]
     pub(crate) file: PathBuf,
+
+    /// The file is the whole: what it does not name is taken out. Else that stays as it is.
+    #[arg(long)]
+    pub(crate) prune: bool,
 
     /// Validate and show what differs, change nothing.
     #[arg(long)]
@@ -23,13 +27,21 @@ pub(crate) struct ApplyArguments {
     /// Refuse unless the stored configuration has this version.
     #[arg(long)]
     pub(crate) expected_version: Option<u64>,
+
+    /// Who does it, for the audit trail.
+    #[arg(long, env = "USER", default_value = "")]
+    pub(crate) author: String,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct DiffArguments {
-    /// YAML file with the whole configuration.
+    /// YAML file with the configuration, or a part of it.
     #[arg(short, long)]
     pub(crate) file: PathBuf,
+
+    /// The file is the whole, as for `apply --prune`.
+    #[arg(long)]
+    pub(crate) prune: bool,
 }
 
 #[derive(Debug, Args)]

@@ -49,6 +49,10 @@ pub(crate) enum Kind {
     Leases,
     /// Permits of connections with a limit of requests at once.
     Permits,
+    /// Pins of sessions to connections.
+    Pins,
+    /// Queues of connections, and in which data planes requests wait.
+    Queues,
     /// The newest changes of state.
     Transitions,
     /// What happened: changes of state, and of the configuration.

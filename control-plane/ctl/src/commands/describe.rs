@@ -2,8 +2,11 @@
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
-use tidegate_core::config::Document;
-use tidegate_proto::admin::v1::EventFilter;
+use tidegate_proto::admin::v1::{
+    EventFilter, ExplainRequest, GetComboRequest, GetConnectionRequest, GetKeyRequest,
+    GetProviderRequest,
+};
+use tidegate_proto::config::v1::Document;
 use tidegate_wire::document;
 
 use crate::cli::{DescribeArguments, Output, ResourceKind};
@@ -11,11 +14,46 @@ use crate::connect::Client;
 use crate::failure::Failure;
 use crate::output::{Listing, print_value};
 
-use super::get::{self, history, state};
+use super::explain;
+use super::get::history;
+use super::get::state::{self, Of};
 use super::watch::as_value;
 
 /// Events that are shown.
 const EVENTS: u32 = 10;
+/// Connections of a key that are looked at one by one.
+const MAX_CONNECTIONS: usize = 100;
+
+/// What is told, in the order in which it was put.
+#[derive(Default)]
+struct Told(Map<String, Value>);
+
+impl Told {
+    fn put(&mut self, name: &str, value: Value) {
+        self.0.insert(name.to_owned(), value);
+    }
+
+    fn list(&mut self, name: &str, listing: Listing) {
+        self.put(name, listing.values());
+    }
+
+    /// The one thing that a document holds, as people write it.
+    fn configured<T: Serialize>(
+        &mut self,
+        stored: Document,
+        list: impl FnOnce(&tidegate_core::config::Document) -> &[T],
+    ) -> Result<(), Failure> {
+        let document = document::from_proto(stored).map_err(|error| {
+            Failure::Output(format!("the configuration is not understood: {error}"))
+        })?;
+        let written = list(&document).first().map(serde_json::to_value);
+        let written = written
+            .transpose()
+            .map_err(|error| Failure::Output(error.to_string()))?;
+        self.put("configured", written.unwrap_or_default());
+        Ok(())
+    }
+}
 
 /// Tells everything about one thing.
 pub(crate) async fn run(
@@ -24,16 +62,12 @@ pub(crate) async fn run(
     output: Output,
 ) -> Result<(), Failure> {
     let DescribeArguments { kind, name } = arguments;
-    let stored = get::document(client).await?;
-    let document = document::from_proto(stored).map_err(|error| {
-        Failure::Output(format!("the configuration is not understood: {error}"))
-    })?;
-    let mut told = Map::new();
-    told.insert("configured".to_owned(), configured(&document, kind, &name)?);
+    let mut told = Told::default();
     match kind {
-        ResourceKind::Provider => of_provider(client, &name, &mut told).await?,
-        ResourceKind::Connection => of_connection(client, &document, &name, &mut told).await?,
-        ResourceKind::Combo | ResourceKind::Key => {}
+        ResourceKind::Provider => of_provider(client, name, &mut told).await?,
+        ResourceKind::Connection => of_connection(client, name, &mut told).await?,
+        ResourceKind::Combo => of_combo(client, name, &mut told).await?,
+        ResourceKind::Key => of_key(client, name, &mut told).await?,
     }
     // It has no columns, so that people read it best as YAML.
     let output = if output.is_for_people() {
@@ -41,90 +75,108 @@ pub(crate) async fn run(
     } else {
         output
     };
-    print_value(&Value::Object(told), output)
+    print_value(&Value::Object(told.0), output)
 }
 
-fn configured(document: &Document, kind: ResourceKind, name: &str) -> Result<Value, Failure> {
-    let found = match kind {
-        ResourceKind::Provider => find(&document.providers, |it| it.id.as_str() == name),
-        ResourceKind::Connection => find(&document.connections, |it| it.id.as_str() == name),
-        ResourceKind::Combo => find(&document.combos, |it| it.name.as_str() == name),
-        ResourceKind::Key => find(&document.keys, |it| it.id.as_str() == name),
+async fn of_provider(client: &mut Client, id: String, told: &mut Told) -> Result<(), Failure> {
+    let (service, request) = client.call(GetProviderRequest { id: id.clone() });
+    let found = service.get_provider(request).await?.into_inner();
+    let stored = Document {
+        providers: Vec::from_iter(found.provider),
+        ..Document::default()
     };
-    let kind = match kind {
-        ResourceKind::Provider => "provider",
-        ResourceKind::Connection => "connection",
-        ResourceKind::Combo => "combo",
-        ResourceKind::Key => "key",
-    };
-    found?.ok_or_else(|| Failure::Input(format!("there is no {kind} {name}")))
-}
-
-fn find<T: Serialize>(all: &[T], is_it: impl Fn(&&T) -> bool) -> Result<Option<Value>, Failure> {
-    let found = all.iter().find(is_it).map(serde_json::to_value);
-    found
-        .transpose()
-        .map_err(|error| Failure::Output(error.to_string()))
-}
-
-async fn of_provider(
-    client: &mut Client,
-    name: &str,
-    told: &mut Map<String, Value>,
-) -> Result<(), Failure> {
-    let breaker = state::breakers(client, Output::Json).await?;
-    told.insert(
-        "breaker".to_owned(),
-        breaker.only("provider", name)?.values(),
-    );
-    let of = Some(name);
+    told.configured(stored, |document| document.providers.as_slice())?;
+    let breaker = Vec::from_iter(found.breaker);
+    told.list("breaker", state::breaker_rows(&breaker, Output::Json));
+    let of = Of::provider(Some(&id));
     let connections = state::connections(client, of, Output::Json).await?;
-    told.insert("connections".to_owned(), connections.values());
+    told.list("connections", connections);
     let cooldowns = state::cooldowns(client, of, Output::Json).await?;
-    told.insert("cooldowns".to_owned(), cooldowns.values());
+    told.list("cooldowns", cooldowns);
     let lockouts = state::lockouts(client, of, Output::Json).await?;
-    told.insert("lockouts".to_owned(), lockouts.values());
+    told.list("lockouts", lockouts);
     let filter = EventFilter {
-        provider: name.to_owned(),
+        provider: id,
         ..EventFilter::default()
     };
-    told.insert("events".to_owned(), events(client, filter).await?);
+    told.put("events", events(client, filter).await?);
     Ok(())
 }
 
-async fn of_connection(
-    client: &mut Client,
-    document: &Document,
-    name: &str,
-    told: &mut Map<String, Value>,
-) -> Result<(), Failure> {
-    let configured = document
-        .connections
-        .iter()
-        .find(|it| it.id.as_str() == name);
-    let provider = configured.map(|it| it.provider.to_string());
-    let of = provider.as_deref();
-    let mine = |listing: Listing, column| match listing.only(column, name) {
-        Ok(listing) => listing.values(),
-        // Nothing of the kind.
-        Err(_) => json!([]),
+async fn of_connection(client: &mut Client, id: String, told: &mut Told) -> Result<(), Failure> {
+    let (service, request) = client.call(GetConnectionRequest { id: id.clone() });
+    let found = service.get_connection(request).await?.into_inner();
+    let provider = found.connection.as_ref().map(|it| it.provider.clone());
+    let stored = Document {
+        connections: Vec::from_iter(found.connection),
+        ..Document::default()
     };
-    let status = state::connections(client, of, Output::Json).await?;
-    told.insert("status".to_owned(), mine(status, "id"));
-    let cooldowns = state::cooldowns(client, of, Output::Json).await?;
-    told.insert("cooldowns".to_owned(), mine(cooldowns, "connection"));
-    let lockouts = state::lockouts(client, of, Output::Json).await?;
-    told.insert("lockouts".to_owned(), mine(lockouts, "connection"));
-    let leases = state::leases(client, of, Output::Json).await?;
-    told.insert("leases".to_owned(), mine(leases, "connection"));
-    let permits = state::permits(client, of, Output::Json).await?;
-    told.insert("permits".to_owned(), mine(permits, "connection"));
+    told.configured(stored, |document| document.connections.as_slice())?;
+    let status = Vec::from_iter(found.status);
+    told.list("status", state::connection_rows(&status, Output::Json));
+    let of = Of::connection(&id);
+    told.list(
+        "cooldowns",
+        state::cooldowns(client, of, Output::Json).await?,
+    );
+    told.list("lockouts", state::lockouts(client, of, Output::Json).await?);
+    told.list("leases", state::leases(client, of, Output::Json).await?);
+    told.list("permits", state::permits(client, of, Output::Json).await?);
     let filter = EventFilter {
-        provider: of.unwrap_or_default().to_owned(),
-        connection: name.to_owned(),
+        provider: provider.unwrap_or_default(),
+        connection: id,
         ..EventFilter::default()
     };
-    told.insert("events".to_owned(), events(client, filter).await?);
+    told.put("events", events(client, filter).await?);
+    Ok(())
+}
+
+/// What a request for it would find: each target, whether it would be used, and else why not and until when.
+async fn of_combo(client: &mut Client, name: String, told: &mut Told) -> Result<(), Failure> {
+    let asked = GetComboRequest { name: name.clone() };
+    let (service, request) = client.call(asked);
+    let found = service.get_combo(request).await?.into_inner();
+    let stored = Document {
+        combos: Vec::from_iter(found.combo),
+        ..Document::default()
+    };
+    told.configured(stored, |document| document.combos.as_slice())?;
+    let (service, request) = client.call(ExplainRequest {
+        model: name,
+        ..ExplainRequest::default()
+    });
+    let explained = service.explain(request).await?.into_inner();
+    told.put("now", explain::as_value(&explained));
+    Ok(())
+}
+
+/// What it may do, what it has to itself, and how the connections stand that it is limited to.
+async fn of_key(client: &mut Client, id: String, told: &mut Told) -> Result<(), Failure> {
+    let (service, request) = client.call(GetKeyRequest { id });
+    let found = service.get_key(request).await?.into_inner();
+    let connections = found.key.as_ref().map(|it| it.allowed_connections.clone());
+    let stored = Document {
+        keys: Vec::from_iter(found.key),
+        ..Document::default()
+    };
+    told.configured(stored, |document| document.keys.as_slice())?;
+    told.put("leasesHeld", json!(found.leases.len()));
+    told.list("leases", state::lease_rows(&found.leases, Output::Json));
+    let connections = connections.unwrap_or_default();
+    let mut statuses = Vec::new();
+    for id in connections.iter().take(MAX_CONNECTIONS) {
+        let (service, request) = client.call(GetConnectionRequest { id: id.clone() });
+        statuses.extend(service.get_connection(request).await?.into_inner().status);
+    }
+    let usable = statuses.iter().filter(|it| it.state == "active").count();
+    if !connections.is_empty() {
+        told.put("connectionsAllowed", json!(connections.len()));
+        told.put("connectionsActive", json!(usable));
+        told.list(
+            "connections",
+            state::connection_rows(&statuses, Output::Json),
+        );
+    }
     Ok(())
 }
 

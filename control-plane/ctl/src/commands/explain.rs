@@ -167,7 +167,7 @@ fn end(exclusion: &Exclusion) -> String {
     }
 }
 
-fn as_value(explained: &ExplainResponse) -> Value {
+pub(super) fn as_value(explained: &ExplainResponse) -> Value {
     let targets: Vec<Value> = explained
         .targets
         .iter()

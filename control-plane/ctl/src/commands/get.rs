@@ -1,16 +1,18 @@
 //! `tidegatectl get KIND [NAME]`.
+//!
+//! A name that is given and means nothing is an error, whatever is listed; a name that is known, of which there is nothing to
+//! list, is an empty list.
 
+pub(crate) mod configured;
 pub(crate) mod history;
+pub(crate) mod queues;
 pub(crate) mod state;
-
-use serde_json::json;
-use tidegate_proto::admin::v1::{GetConfigurationRequest, GetConfigurationResponse};
-use tidegate_proto::config::v1::Document;
 
 use crate::cli::{GetArguments, Kind, Output};
 use crate::connect::Client;
 use crate::failure::Failure;
-use crate::output::Listing;
+
+use state::Of;
 
 /// Lists one kind of thing.
 pub(crate) async fn run(
@@ -18,85 +20,90 @@ pub(crate) async fn run(
     arguments: &GetArguments,
     output: Output,
 ) -> Result<(), Failure> {
-    let provider = arguments.provider.as_deref();
-    let (listing, named) = match arguments.kind {
-        Kind::Providers => (providers(&document(client).await?), "id"),
-        Kind::Combos => (combos(&document(client).await?), "name"),
-        Kind::Keys => (keys(&document(client).await?), "id"),
-        Kind::Connections => (state::connections(client, provider, output).await?, "id"),
-        Kind::Breakers => (state::breakers(client, output).await?, "provider"),
-        Kind::Cooldowns => (
-            state::cooldowns(client, provider, output).await?,
-            "connection",
-        ),
-        Kind::Lockouts => (
-            state::lockouts(client, provider, output).await?,
-            "connection",
-        ),
-        Kind::Leases => (state::leases(client, provider, output).await?, "connection"),
-        Kind::Permits => (
-            state::permits(client, provider, output).await?,
-            "connection",
-        ),
-        Kind::Transitions => (history::transitions(client, arguments).await?, "connection"),
-        // The control plane picks those of the connection.
-        Kind::Events => return history::events(client, arguments).await?.print(output),
+    check(arguments)?;
+    let name = arguments.name.as_deref();
+    let of = Of {
+        provider: arguments.provider.as_deref(),
+        connection: name,
     };
-    match &arguments.name {
-        Some(name) => listing.only(named, name)?.print(output),
-        None => listing.print(output),
-    }
+    let listing = match arguments.kind {
+        Kind::Providers => configured::providers(client, name, output).await?,
+        Kind::Combos => configured::combos(client, name, output).await?,
+        Kind::Keys => configured::keys(client, name, output).await?,
+        Kind::Connections => state::connections(client, of, output).await?,
+        Kind::Breakers => state::breakers(client, name.or(of.provider), output).await?,
+        Kind::Cooldowns => state::cooldowns(client, of, output).await?,
+        Kind::Lockouts => state::lockouts(client, of, output).await?,
+        Kind::Leases => state::leases(client, of, output).await?,
+        Kind::Permits => state::permits(client, of, output).await?,
+        Kind::Pins => queues::pins(client, of, output).await?,
+        Kind::Queues => queues::queues(client, of, output).await?,
+        Kind::Transitions => history::transitions(client, arguments).await?,
+        Kind::Events => history::events(client, arguments).await?,
+    };
+    listing.print(output)
 }
 
-/// The configuration in force.
-pub(crate) async fn document(client: &mut Client) -> Result<Document, Failure> {
-    let (service, request) = client.call(GetConfigurationRequest {});
-    let answer: GetConfigurationResponse = service.get_configuration(request).await?.into_inner();
-    Ok(answer.document.unwrap_or_default())
+/// Refuses what would be passed over.
+fn check(arguments: &GetArguments) -> Result<(), Failure> {
+    let GetArguments {
+        kind,
+        name,
+        provider,
+        limit: _,
+        kinds,
+        since,
+    } = arguments;
+    let usage = |message: &str| Err(Failure::Usage(message.to_owned()));
+    match kind {
+        Kind::Providers | Kind::Combos | Kind::Keys if provider.is_some() => {
+            return usage("--provider is for state and history");
+        }
+        Kind::Breakers if name.is_some() && provider.is_some() && name != provider => {
+            return usage("a breaker is a provider's: name one, by itself or with --provider");
+        }
+        _ => {}
+    }
+    if *kind != Kind::Events && !kinds.is_empty() {
+        return usage("--kind is for events");
+    }
+    if *kind != Kind::Events && since.is_some() {
+        return usage("--since is for events");
+    }
+    Ok(())
 }
 
-fn providers(document: &Document) -> Listing {
-    let mut listing = Listing::new(&["id", "protocol", "class", "base url", "models"]);
-    for provider in &document.providers {
-        listing.push(vec![
-            json!(provider.id),
-            json!(provider.protocol),
-            json!(provider.class),
-            json!(provider.base_url),
-            json!(provider.models),
-        ]);
-    }
-    listing
-}
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
 
-fn combos(document: &Document) -> Listing {
-    let mut listing = Listing::new(&["name", "strategy", "steps"]);
-    for combo in &document.combos {
-        let steps: Vec<String> = combo
-            .steps
-            .iter()
-            .map(
-                |step| match (step.combo.as_str(), step.connection.as_str()) {
-                    ("", "") => step.model.clone(),
-                    ("", connection) => format!("{}@{connection}", step.model),
-                    (combo, _) => format!("combo/{combo}"),
-                },
-            )
-            .collect();
-        listing.push(vec![json!(combo.name), json!(combo.strategy), json!(steps)]);
-    }
-    listing
-}
+    use super::*;
 
-fn keys(document: &Document) -> Listing {
-    let mut listing = Listing::new(&["id", "allowed connections", "allowed models", "scopes"]);
-    for key in &document.keys {
-        listing.push(vec![
-            json!(key.id),
-            json!(key.allowed_connections),
-            json!(key.allowed_models),
-            json!(key.scopes),
-        ]);
+    fn arguments(kind: Kind, name: Option<&str>, provider: Option<&str>) -> GetArguments {
+        GetArguments {
+            kind,
+            name: name.map(str::to_owned),
+            provider: provider.map(str::to_owned),
+            limit: 100,
+            kinds: Vec::new(),
+            since: None,
+        }
     }
-    listing
+
+    #[rstest]
+    #[case::of_state(arguments(Kind::Cooldowns, Some("a"), Some("one")), true)]
+    #[case::a_breaker_by_its_provider(arguments(Kind::Breakers, None, Some("one")), true)]
+    #[case::a_breaker_said_twice(arguments(Kind::Breakers, Some("one"), Some("one")), true)]
+    #[case::two_breakers(arguments(Kind::Breakers, Some("one"), Some("two")), false)]
+    #[case::keys_of_a_provider(arguments(Kind::Keys, None, Some("one")), false)]
+    #[case::kinds_of_events(GetArguments { kinds: vec!["lock".to_owned()], ..arguments(Kind::Events, None, None) }, true)]
+    #[case::kinds_of_transitions(GetArguments { kinds: vec!["lock".to_owned()], ..arguments(Kind::Transitions, None, None) }, false)]
+    #[case::leases_since(GetArguments { since: Some(std::time::Duration::ZERO), ..arguments(Kind::Leases, None, None) }, false)]
+    fn what_would_be_passed_over_is_refused(#[case] arguments: GetArguments, #[case] good: bool) {
+        let checked = check(&arguments);
+        assert_eq!(checked.is_ok(), good);
+        if let Err(refused) = checked {
+            assert_eq!(refused.exit_code(), 64);
+        }
+    }
 }

@@ -8,7 +8,7 @@ use crate::connect::Client;
 use crate::failure::Failure;
 use crate::output::{print_value, write_line};
 
-use super::get::state;
+use super::get::state::{self, Of};
 
 /// Shows leases, or ends one.
 pub(crate) async fn run(
@@ -18,7 +18,8 @@ pub(crate) async fn run(
 ) -> Result<(), Failure> {
     match command {
         LeaseCommand::List(of) => {
-            let leases = state::leases(client, of.provider.as_deref(), output).await?;
+            let leases =
+                state::leases(client, Of::provider(of.provider.as_deref()), output).await?;
             leases.print(output)
         }
         LeaseCommand::End {

@@ -8,7 +8,7 @@ use crate::connect::Client;
 use crate::failure::Failure;
 use crate::output::{print_value, write_line};
 
-use super::get::state;
+use super::get::state::{self, Of};
 
 /// Shows permits, or forgets who holds them.
 pub(crate) async fn run(
@@ -18,7 +18,8 @@ pub(crate) async fn run(
 ) -> Result<(), Failure> {
     match command {
         PermitCommand::List(of) => {
-            let permits = state::permits(client, of.provider.as_deref(), output).await?;
+            let permits =
+                state::permits(client, Of::provider(of.provider.as_deref()), output).await?;
             permits.print(output)
         }
         PermitCommand::Clear { connection } => {

@@ -40,9 +40,12 @@ pub(crate) async fn run(
     arguments: WatchArguments,
     output: Output,
 ) -> Result<(), Failure> {
+    let filter = filter(arguments.filter);
+    // Else who misspells a name waits for ever.
+    history::must_exist(client, &filter).await?;
     let mut watch = Watch {
         client,
-        filter: filter(arguments.filter),
+        filter,
         output,
         left: arguments.count,
         known: Known::default(),

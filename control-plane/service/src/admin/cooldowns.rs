@@ -1,7 +1,7 @@
 //! Everything that cools: what the cooldown gate holds of a provider, its connections, its egress identities.
 
 use tidegate_core::config::{Config, ProviderEntry};
-use tidegate_core::ids::ProviderId;
+use tidegate_core::ids::{ConnectionId, ProviderId};
 use tidegate_core::routing::View as _;
 use tidegate_core::time::Timestamp;
 use tidegate_proto::admin::v1 as proto;
@@ -20,12 +20,17 @@ impl Admin {
         &self,
         config: &Config,
         provider: Option<&ProviderId>,
+        connection: Option<&ConnectionId>,
         page: &Page<CooldownKey>,
     ) -> (Vec<proto::Cooldown>, String) {
         let now = self.clock.now();
         let entries = config.providers.values();
         let entries = entries.filter(|it| provider.is_none_or(|only| it.provider.id == *only));
-        page.of(entries.flat_map(|entry| self.cooldowns_of(entry, now)))
+        let all = entries.flat_map(|entry| self.cooldowns_of(entry, now));
+        let is_wanted = |cooldown: &proto::Cooldown| {
+            connection.is_none_or(|only| cooldown.connection == only.as_str())
+        };
+        page.of(all.filter(|(_, cooldown)| is_wanted(cooldown)))
     }
 
     fn cooldowns_of(

@@ -130,6 +130,34 @@ impl EventFilter {
 }
 
 impl Admin {
+    /// The newest changes of state of a provider or a connection, or of all, newest first.
+    pub(crate) async fn list_transitions(
+        &self,
+        filter: &EventFilter,
+        limit: u32,
+    ) -> Result<Vec<proto::Transition>, NotRead> {
+        let asked = EventQuery {
+            provider: filter.provider.as_ref(),
+            connection: filter.connection.as_ref(),
+            source: Some(EventSource::Transitions),
+            since: Timestamp(0),
+            before: EventPosition::END,
+        };
+        let read = self.durable.list_events(asked, limit);
+        let rows = match tokio::time::timeout(LIMIT, read).await {
+            Ok(rows) => rows?,
+            Err(_elapsed) => return Err(NotRead::Late),
+        };
+        let told = rows.iter().filter_map(|row| {
+            note_unreadable(row, &self.metrics.admin);
+            match &row.event {
+                StoredEvent::Transition(stored) => Some(transition(stored)),
+                StoredEvent::Audit(_) | StoredEvent::Unreadable { .. } => None,
+            }
+        });
+        Ok(told.collect())
+    }
+
     /// A page of events, newest first, and the token of the next one.
     pub(crate) async fn list_events(
         &self,

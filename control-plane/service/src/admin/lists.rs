@@ -32,14 +32,16 @@ const TOKENS_LIMIT: Duration = Duration::from_millis(500);
 pub(crate) type LockoutKey = (Reverse<u64>, String, LockKey);
 
 impl Admin {
-    /// A page of the breakers of all configured providers, by id, and the token of the next one.
+    /// A page of the breakers of configured providers, by id, and the token of the next one.
     pub(crate) fn breakers(
         &self,
         config: &Config,
+        provider: Option<&ProviderId>,
         page: &Page<String>,
     ) -> (Vec<proto::BreakerStatus>, String) {
         let now = self.clock.now();
         let entries = config.providers.values();
+        let entries = entries.filter(|it| provider.is_none_or(|only| it.provider.id == *only));
         let (entries, next) = page.of(entries.map(|entry| (entry.provider.id.to_string(), entry)));
         let breakers = entries.into_iter().map(|entry| {
             let state = self.view.provider(&entry.provider.id).unwrap_or_default();
@@ -48,15 +50,21 @@ impl Admin {
         (breakers.collect(), next)
     }
 
-    /// A page of connections, by provider and priority, and the token of the next one.
+    /// A page of connections, by provider and priority, and the token of the next one. Only where renewals of access tokens
+    /// are wanted, the durable store is asked for them.
     pub(crate) async fn connections(
         &self,
         current: &Current,
-        provider: Option<&ProviderId>,
+        (provider, connection_id): (Option<&ProviderId>, Option<&ConnectionId>),
+        with_tokens: bool,
         page: &Page<ConnectionKey>,
     ) -> (Vec<proto::ConnectionStatus>, String) {
-        let (page, next) = page.of(connections(&current.config, provider, None));
-        let tokens = self.tokens_of(current, &page).await;
+        let (page, next) = page.of(connections(&current.config, provider, connection_id));
+        let tokens = if with_tokens {
+            self.tokens_of(current, &page).await
+        } else {
+            BTreeMap::new()
+        };
         let now = self.clock.now();
         let settings = &current.config.settings.token_refresh;
         let mut of_provider: Option<(&ProviderEntry, Option<Timestamp>)> = None;
@@ -91,15 +99,13 @@ impl Admin {
         &self,
         config: &Config,
         provider: Option<&ProviderId>,
+        connection: Option<&ConnectionId>,
         page: &Page<LockoutKey>,
     ) -> (Vec<proto::Lockout>, String) {
         let now = self.clock.now();
-        let of_provider = config
-            .connections
-            .values()
-            .filter(|it| provider.is_none_or(|only| it.provider == *only));
-        let mut locks: Vec<(LockoutKey, proto::Lockout)> = of_provider
-            .flat_map(|config| {
+        let selected = connections(config, provider, connection);
+        let mut locks: Vec<(LockoutKey, proto::Lockout)> = selected
+            .flat_map(|(_, config)| {
                 let state = self.state_of(config);
                 let running = state.locks.iter().filter(|lock| lock.is_active(now));
                 running

@@ -13,7 +13,7 @@ use super::Admin;
 use super::page::Page;
 
 /// Pools that are read at once.
-const LOOKS_AT_ONCE: usize = 32;
+pub(super) const LOOKS_AT_ONCE: usize = 32;
 
 /// Provider, and place of the connection among its own.
 pub(crate) type ConnectionKey = (String, usize);
@@ -112,7 +112,7 @@ impl Admin {
     }
 }
 
-fn pool_name(account: &Connection) -> PoolName {
+pub(super) fn pool_name(account: &Connection) -> PoolName {
     PoolName {
         provider: account.provider.clone(),
         connection: account.id.clone(),

@@ -1,4 +1,4 @@
-//! Replacing the configuration.
+//! Replacing the configuration, or putting a part into it.
 //!
 //! Everything is checked before anything is written; every violation is named, not only the first. The write is a
 //! compare-and-set on the version, together with the secrets and the audit trail in one transaction. A secret gets a new
@@ -13,7 +13,7 @@ mod secrets;
 
 use std::collections::BTreeMap;
 
-use tidegate_core::config::{Config, Document, Violation, Warning};
+use tidegate_core::config::{Config, Document, Merged, Resource, Violation, Warning};
 use tidegate_core::ids::ConnectionId;
 use tidegate_proto::admin::v1::Difference;
 use tidegate_store::durable::{DurableStoreError, SealedSecrets, StoredDocument};
@@ -21,7 +21,6 @@ use tidegate_store::seal::SealError;
 
 use crate::view::View;
 
-use super::change::Resource;
 use super::difference::differences;
 use super::{DOCUMENT_LIMIT, LoadError, Published, Turn, limited};
 use secrets::Secrets;
@@ -29,10 +28,20 @@ use secrets::Secrets;
 /// Tries of a change that named no version, when others change the configuration at the same time.
 pub(super) const MAX_TRIES: u32 = 16;
 
+/// What a wanted document is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// The whole: what it does not name is taken out.
+    Replace,
+    /// A part: what it does not name stays.
+    Merge,
+}
+
 /// A wanted configuration.
 #[derive(Debug)]
 pub(crate) struct Wanted {
     pub(crate) document: Document,
+    pub(crate) mode: Mode,
     /// New secrets, as they came.
     pub(crate) secrets: WantedSecrets,
     /// The version it is based on.
@@ -71,6 +80,16 @@ pub(crate) struct Applied {
     pub(crate) differences: Vec<Difference>,
     /// About the document as it is now.
     pub(crate) warnings: Vec<Warning>,
+    /// How many things stand that a part did not name; 0 for a whole.
+    pub(crate) untouched: usize,
+}
+
+/// What a wanted document comes to: the whole that is to stand, and the secrets for it.
+struct Target {
+    document: Document,
+    secrets: Secrets,
+    warnings: Vec<Warning>,
+    untouched: usize,
 }
 
 /// Why nothing was applied.
@@ -82,6 +101,14 @@ pub(crate) enum ApplyError {
     /// What is to be changed does not exist.
     #[error("there is no {0}")]
     Missing(Resource),
+    /// What is to be deleted is referred to.
+    #[error("{resource} is in use")]
+    InUse {
+        /// What.
+        resource: Resource,
+        /// Everything that refers to it.
+        referrers: Vec<Violation>,
+    },
     /// The stored version is another than the change is based on.
     #[error("the configuration has version {current}, not {expected}")]
     Conflict {
@@ -146,9 +173,13 @@ pub(super) enum Saved {
 }
 
 impl Published {
-    /// Replaces the configuration if it is good.
+    /// Replaces the configuration, or puts a part into it, if what it comes to is good.
     pub(crate) async fn apply(&self, wanted: Wanted, view: &View) -> Result<Applied, ApplyError> {
-        let (secrets, warnings) = self.check(&wanted)?;
+        // A whole is checked before anything is asked of the store; a part means nothing without what stands there.
+        let whole = match wanted.mode {
+            Mode::Replace => Some(self.whole(&wanted)?),
+            Mode::Merge => None,
+        };
         let mut turn = self.turn.lock().await;
         for _ in 0..MAX_TRIES {
             let stored = limited(DOCUMENT_LIMIT, self.durable.load_document())
@@ -162,40 +193,40 @@ impl Published {
                     current: stored.version,
                 });
             }
-            let sealed = self.seal(&wanted, &secrets, &stored, view)?;
-            let differences = differences(&stored.document, &wanted.document, &sealed.renewed);
+            let merged;
+            let target = match &whole {
+                Some(whole) => whole,
+                None => {
+                    merged = self.merged(&wanted, &stored.document)?;
+                    &merged
+                }
+            };
+            let sealed = self.seal(target, wanted.reseal, &stored, view)?;
+            let differences = differences(&stored.document, &target.document, &sealed.renewed);
             let is_change = !differences.is_empty();
+            let done = |version, differences| Applied {
+                version,
+                differences,
+                warnings: target.warnings.clone(),
+                untouched: target.untouched,
+            };
             if !wanted.dry_run && !is_change && !self.has_in_force(stored.version) {
                 let version = stored.version;
                 self.take(stored, &mut turn)
                     .map_err(|reason| ApplyError::NotInForce { version, reason })?;
-                return Ok(Applied {
-                    version,
-                    differences,
-                    warnings,
-                });
+                return Ok(done(version, differences));
             }
             if wanted.dry_run || !is_change {
-                return Ok(Applied {
-                    version: stored.version,
-                    differences,
-                    warnings,
-                });
+                return Ok(done(stored.version, differences));
             }
             let change = Change {
-                document: wanted.document.clone(),
+                document: target.document.clone(),
                 secrets: sealed,
                 author: &wanted.author,
                 summary: &summary(&differences),
             };
             match self.save(stored.version, change, &mut turn).await? {
-                Saved::As(version) => {
-                    return Ok(Applied {
-                        version,
-                        differences,
-                        warnings,
-                    });
-                }
+                Saved::As(version) => return Ok(done(version, differences)),
                 Saved::Overtaken(current) => {
                     if let Some(expected) = wanted.expected {
                         return Err(ApplyError::Conflict { expected, current });
@@ -249,18 +280,43 @@ impl Published {
         }
     }
 
-    fn check(&self, wanted: &Wanted) -> Result<(Secrets, Vec<Warning>), ApplyError> {
-        let (mut violations, warnings) =
-            match Config::build(wanted.document.clone(), 0, &self.overrides) {
-                Ok(config) => (Vec::new(), config.warnings()),
-                Err(violations) => (violations, Vec::new()),
-            };
-        let secrets = Secrets::check(&wanted.document, &wanted.secrets, &mut violations);
-        if violations.is_empty() {
-            Ok((secrets, warnings))
-        } else {
-            Err(ApplyError::Invalid(violations))
+    /// The wanted document is all there is to be.
+    fn whole(&self, wanted: &Wanted) -> Result<Target, ApplyError> {
+        let document = wanted.document.clone();
+        let (mut violations, warnings) = match Config::build(document.clone(), 0, &self.overrides) {
+            Ok(config) => (Vec::new(), config.warnings()),
+            Err(violations) => (violations, Vec::new()),
+        };
+        let secrets = Secrets::check(&document, &wanted.secrets, &mut violations);
+        if !violations.is_empty() {
+            return Err(ApplyError::Invalid(violations));
         }
+        Ok(Target {
+            document,
+            secrets,
+            warnings,
+            untouched: 0,
+        })
+    }
+
+    /// The wanted document is a part of what is to be. Of what it does not name, nothing that was wrong before is its fault.
+    fn merged(&self, wanted: &Wanted, stored: &Document) -> Result<Target, ApplyError> {
+        let Merged {
+            document,
+            untouched,
+        } = stored.merged_with(wanted.document.clone())?;
+        let warnings = self.check_change(stored, &document)?;
+        let mut violations = Vec::new();
+        let secrets = Secrets::check(&document, &wanted.secrets, &mut violations);
+        if !violations.is_empty() {
+            return Err(ApplyError::Invalid(violations));
+        }
+        Ok(Target {
+            document,
+            secrets,
+            warnings,
+            untouched,
+        })
     }
 
     fn has_in_force(&self, version: u64) -> bool {

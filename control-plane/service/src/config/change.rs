@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
-use tidegate_core::config::{Config, Document, Violation};
+use tidegate_core::config::{Config, Document, Resource, Violation, Warning};
 use tidegate_core::ids::ConnectionId;
 use tidegate_proto::admin::v1::Difference;
 use tidegate_store::durable::{SealedSecrets, StoredDocument};
@@ -25,27 +25,6 @@ pub(crate) struct Terms {
     pub(crate) author: String,
     /// Only check and compare.
     pub(crate) dry_run: bool,
-}
-
-/// One thing of a configuration.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Resource {
-    Provider(String),
-    Connection(String),
-    Combo(String),
-    Key(String),
-}
-
-impl std::fmt::Display for Resource {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (kind, id) = match self {
-            Self::Provider(id) => ("provider", id),
-            Self::Connection(id) => ("connection", id),
-            Self::Combo(id) => ("combo", id),
-            Self::Key(id) => ("key", id),
-        };
-        write!(formatter, "{kind} {id}")
-    }
 }
 
 impl Published {
@@ -95,16 +74,15 @@ impl Published {
         terms: &Terms,
     ) -> Result<Applied, ApplyError> {
         let edit = |document: &mut Document| -> Result<(), ApplyError> {
-            let is_gone = match resource {
-                Resource::Provider(id) => take(&mut document.providers, |it| it.id.as_str() == id),
-                Resource::Connection(id) => {
-                    take(&mut document.connections, |it| it.id.as_str() == id)
-                }
-                Resource::Combo(name) => take(&mut document.combos, |it| it.name.as_str() == name),
-                Resource::Key(id) => take(&mut document.keys, |it| it.id.as_str() == id),
-            };
+            let referrers = document.referrers(resource);
+            if !document.take_out(resource) {
+                return Err(ApplyError::Missing(resource.clone()));
+            }
             match resource {
-                _ if !is_gone => Err(ApplyError::Missing(resource.clone())),
+                _ if !referrers.is_empty() => Err(ApplyError::InUse {
+                    resource: resource.clone(),
+                    referrers,
+                }),
                 Resource::Key(_) if document.keys.is_empty() => {
                     Err(ApplyError::Invalid(vec![last_key()]))
                 }
@@ -115,14 +93,21 @@ impl Published {
             .await
     }
 
-    /// Refuses what a change makes wrong, and not what was so before, which is mended wherever it is read.
-    fn check_change(&self, before: &Document, after: &Document) -> Result<(), ApplyError> {
-        let build = |document: &Document| {
-            Config::build_stored(document.clone(), 0, &self.overrides).map(|it| it.mended)
-        };
-        let wrong = newly_wrong(&build(before).unwrap_or_default(), build(after)?);
+    /// Refuses what a change makes wrong, and not what was so before, which is mended wherever it is read. Returns what is
+    /// worth a word about the document afterwards.
+    pub(super) fn check_change(
+        &self,
+        before: &Document,
+        after: &Document,
+    ) -> Result<Vec<Warning>, ApplyError> {
+        let build =
+            |document: &Document| Config::build_stored(document.clone(), 0, &self.overrides);
+        let known = build(before).map(|it| it.mended).unwrap_or_default();
+        let config = build(after)?;
+        let warnings = config.warnings();
+        let wrong = newly_wrong(&known, config.mended);
         if wrong.is_empty() {
-            Ok(())
+            Ok(warnings)
         } else {
             Err(ApplyError::Invalid(wrong))
         }
@@ -162,6 +147,7 @@ impl Published {
                     version: base,
                     differences,
                     warnings: Vec::new(),
+                    untouched: 0,
                 });
             }
             keep_secrets_of(&document, &mut secrets);
@@ -177,6 +163,7 @@ impl Published {
                         version,
                         differences,
                         warnings: Vec::new(),
+                        untouched: 0,
                     });
                 }
                 Saved::Overtaken(current) => {
@@ -216,13 +203,6 @@ fn last_key() -> Violation {
                   --require-api-key; make another key first, or apply a document without keys"
             .to_owned(),
     }
-}
-
-/// Takes out what fits; `false` when nothing does.
-fn take<T>(all: &mut Vec<T>, fits: impl Fn(&T) -> bool) -> bool {
-    let before = all.len();
-    all.retain(|it| !fits(it));
-    all.len() < before
 }
 
 fn keep_secrets_of(document: &Document, secrets: &mut SealedSecrets) {

@@ -1,6 +1,6 @@
 //! What differs between two documents, for people. Never a secret: a document holds none.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use serde_json::Value;
@@ -110,8 +110,9 @@ fn list<T: Serialize>(
             }
         }
     }
+    let after: BTreeSet<&str> = new.iter().map(&id).collect();
     for item in old {
-        if !new.iter().any(|it| id(it) == id(item)) {
+        if !after.contains(id(item)) {
             all.push(Difference {
                 kind: "removed".to_owned(),
                 subject: format!("{what} {}", id(item)),
@@ -123,7 +124,7 @@ fn list<T: Serialize>(
     let order_before: Vec<&str> = old
         .iter()
         .map(&id)
-        .filter(|name| new.iter().any(|it| id(it) == *name))
+        .filter(|name| after.contains(name))
         .collect();
     let order_after: Vec<&str> = new.iter().filter(in_both).map(&id).collect();
     if order_before != order_after {

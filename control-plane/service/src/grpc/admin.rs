@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::config::Protocol;
-use tidegate_core::config::Warning;
 use tidegate_core::ids::{ConnectionId, EgressId, KeyId, ModelId, ProviderId};
 use tidegate_core::routing::{Decision, EMERGENCY_TARGET, Plan};
 use tidegate_proto::admin::v1 as proto;
@@ -17,21 +16,17 @@ use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
 
 use crate::access::Right;
-use crate::admin::{Admin, Operation, Outcome, Question, Refused, Scope, Selection, transition};
+use crate::admin::{Admin, Operation, Outcome, Question, Refused, Scope, Selection};
 use crate::config::Current;
-use crate::config::apply::{Wanted, WantedSecrets};
 use crate::watch::{Plane, freshness};
 
 use super::changes::{self, caller};
-use super::error::{Refusal, invalid_document};
+use super::error::{Refusal, invalid, invalid_member};
 use super::routing::{exclusions, name};
-use super::{events, lists, quotas, settings};
+use super::{events, lists, quotas, resources, settings};
 
 /// Limit of a question to the durable store (decision 54).
 const DURABLE_LIMIT: Duration = Duration::from_millis(500);
-/// Transitions that are listed when no number is given, and at most.
-const DEFAULT_TRANSITIONS: u32 = 100;
-const MAX_TRANSITIONS: u32 = 1_000;
 
 /// The service.
 #[derive(Clone, Debug)]
@@ -74,29 +69,9 @@ impl AdminService for AdminApi {
         &self,
         request: Request<proto::ApplyConfigurationRequest>,
     ) -> Result<Response<proto::ApplyConfigurationResponse>, Status> {
-        let (author, request) = (caller(&request).to_string(), request.into_inner());
-        let document = request
-            .document
-            .ok_or_else(|| Refusal::InvalidRequest.status("document is missing"))?;
-        let wanted = Wanted {
-            document: wire::document::from_proto(document).map_err(|it| invalid_document(&it))?,
-            secrets: WantedSecrets {
-                credentials: request.credentials.into_iter().collect(),
-                refresh_tokens: request.refresh_tokens.into_iter().collect(),
-                client_secrets: request.client_secrets.into_iter().collect(),
-            },
-            expected: request.expected_version,
-            dry_run: request.dry_run,
-            reseal: request.reseal,
-            author,
-        };
-        let applied = self.admin.config.apply(wanted, &self.admin.view).await?;
-        self.admin.recorder.adopt_credentials().await;
-        Ok(Response::new(proto::ApplyConfigurationResponse {
-            version: applied.version,
-            differences: applied.differences,
-            warnings: applied.warnings.into_iter().map(warning).collect(),
-        }))
+        let caller = caller(&request);
+        let applied = changes::apply(&self.admin, &caller, request.into_inner());
+        applied.await.map(Response::new)
     }
 
     async fn get_settings(
@@ -124,6 +99,64 @@ impl AdminService for AdminApi {
         let caller = caller(&request);
         let set = changes::set_enabled(&self.admin, &caller, request.into_inner());
         set.await.map(Response::new)
+    }
+
+    async fn list_providers(
+        &self,
+        request: Request<proto::ListProvidersRequest>,
+    ) -> Result<Response<proto::ListProvidersResponse>, Status> {
+        let current = self.current()?;
+        resources::providers(&current, request.get_ref()).map(Response::new)
+    }
+
+    async fn list_combos(
+        &self,
+        request: Request<proto::ListCombosRequest>,
+    ) -> Result<Response<proto::ListCombosResponse>, Status> {
+        let current = self.current()?;
+        resources::combos(&current, request.get_ref()).map(Response::new)
+    }
+
+    async fn list_keys(
+        &self,
+        request: Request<proto::ListKeysRequest>,
+    ) -> Result<Response<proto::ListKeysResponse>, Status> {
+        let current = self.current()?;
+        resources::keys(&current, request.get_ref()).map(Response::new)
+    }
+
+    async fn get_combo(
+        &self,
+        request: Request<proto::GetComboRequest>,
+    ) -> Result<Response<proto::GetComboResponse>, Status> {
+        let current = self.current()?;
+        resources::combo(&current, request.get_ref()).map(Response::new)
+    }
+
+    async fn get_provider(
+        &self,
+        request: Request<proto::GetProviderRequest>,
+    ) -> Result<Response<proto::GetProviderResponse>, Status> {
+        let current = self.current()?;
+        resources::provider(&self.admin, &current, request.get_ref()).map(Response::new)
+    }
+
+    async fn get_connection(
+        &self,
+        request: Request<proto::GetConnectionRequest>,
+    ) -> Result<Response<proto::GetConnectionResponse>, Status> {
+        let current = self.current()?;
+        let told = resources::connection(&self.admin, &current, request.get_ref());
+        told.await.map(Response::new)
+    }
+
+    async fn get_key(
+        &self,
+        request: Request<proto::GetKeyRequest>,
+    ) -> Result<Response<proto::GetKeyResponse>, Status> {
+        let current = self.current()?;
+        let told = resources::key(&self.admin, &current, request.get_ref());
+        told.await.map(Response::new)
     }
 
     async fn delete_resource(
@@ -204,6 +237,24 @@ impl AdminService for AdminApi {
         listed.await.map(Response::new)
     }
 
+    async fn list_pins(
+        &self,
+        request: Request<proto::ListPinsRequest>,
+    ) -> Result<Response<proto::ListPinsResponse>, Status> {
+        let current = self.current()?;
+        let listed = lists::pins(&self.admin, &current, request.get_ref());
+        listed.await.map(Response::new)
+    }
+
+    async fn list_queues(
+        &self,
+        request: Request<proto::ListQueuesRequest>,
+    ) -> Result<Response<proto::ListQueuesResponse>, Status> {
+        let current = self.current()?;
+        let listed = lists::queues(&self.admin, &current, request.get_ref());
+        listed.await.map(Response::new)
+    }
+
     async fn clear_permits(
         &self,
         request: Request<proto::ClearPermitsRequest>,
@@ -234,8 +285,10 @@ impl AdminService for AdminApi {
         &self,
         request: Request<proto::WatchEventsRequest>,
     ) -> Result<Response<Self::WatchEventsStream>, Status> {
-        let right = Right::to_read(caller(&request), Arc::clone(&self.admin.config))?;
-        let (filter, watcher) = events::watch(&self.admin, request.into_inner()).await?;
+        let caller = caller(&request);
+        let right = Right::to_read(caller.clone(), Arc::clone(&self.admin.config))?;
+        let begins = events::watch(&self.admin, &caller, request.into_inner());
+        let (filter, watcher) = begins.await?;
         let (sender, receiver) = mpsc::channel(events::QUEUE);
         let feed = events::feed(filter, watcher, right, sender);
         self.tasks
@@ -261,7 +314,7 @@ impl AdminService for AdminApi {
             "anthropic" => Some(Protocol::Anthropic),
             _ => {
                 let message = "protocol: must be `openai` or `anthropic`";
-                return Err(Refusal::InvalidRequest.status(message));
+                return Err(invalid_member("protocol", message.to_owned()));
             }
         };
         let facts = request.facts.map(|mut facts| {
@@ -269,9 +322,7 @@ impl AdminService for AdminApi {
             facts.protocol = wire::routing::protocol_to_proto(Protocol::Openai).into();
             wire::routing::facts_from_proto(facts)
         });
-        let facts = facts
-            .transpose()
-            .map_err(|error| Refusal::InvalidRequest.status(error.to_string()))?;
+        let facts = facts.transpose().map_err(|error| invalid(&error))?;
         let question = Question {
             facts,
             model: request.model,
@@ -334,23 +385,8 @@ impl AdminService for AdminApi {
         &self,
         request: Request<proto::ListTransitionsRequest>,
     ) -> Result<Response<proto::ListTransitionsResponse>, Status> {
-        let request = request.into_inner();
-        let provider = name("provider", &request.provider, ProviderId::new)?;
-        let limit = match request.limit {
-            0 => DEFAULT_TRANSITIONS,
-            limit => limit.min(MAX_TRANSITIONS),
-        };
-        let list = self
-            .admin
-            .durable
-            .list_transitions(provider.as_ref(), limit);
-        match tokio::time::timeout(DURABLE_LIMIT, list).await {
-            Ok(Ok(transitions)) => Ok(Response::new(proto::ListTransitionsResponse {
-                transitions: transitions.iter().map(transition).collect(),
-            })),
-            Ok(Err(error)) => Err(Refusal::DurableStoreAway.status(error.to_string())),
-            Err(_elapsed) => Err(Refusal::DurableStoreAway.status("history was not read in time")),
-        }
+        let listed = events::transitions(&self.admin, request.get_ref());
+        listed.await.map(Response::new)
     }
 
     async fn report_quota(
@@ -390,14 +426,6 @@ impl AdminService for AdminApi {
             data_planes: u32::try_from(planes.len()).unwrap_or(u32::MAX),
             planes: planes.into_iter().map(data_plane).collect(),
         }))
-    }
-}
-
-fn warning(warning: Warning) -> proto::ConfigurationWarning {
-    proto::ConfigurationWarning {
-        code: warning.code.to_owned(),
-        path: warning.field,
-        message: warning.message,
     }
 }
 
@@ -448,7 +476,7 @@ fn scope(scope: i32) -> Result<Scope, Status> {
         Ok(proto::ResetScope::Cooldowns) => Ok(Scope::Cooldowns),
         Ok(proto::ResetScope::Lockouts) => Ok(Scope::Lockouts),
         Ok(proto::ResetScope::All) => Ok(Scope::All),
-        Err(_unknown) => Err(Refusal::InvalidRequest.status("scope is not known")),
+        Err(_unknown) => Err(invalid_member("scope", "scope is not known".to_owned())),
     }
 }
 
@@ -469,7 +497,7 @@ fn refused(error: Refused) -> Status {
     let message = error.to_string();
     match error {
         Refused::NoProvider(_) | Refused::NoConnection(_) => Refusal::NotFound.status(message),
-        Refused::BreakerOfConnection => Refusal::InvalidRequest.status(message),
+        Refused::BreakerOfConnection => invalid_member("connection", message),
         Refused::Interrupted { .. } => Refusal::HotStoreAway.status(message),
         Refused::RetriesKept { .. } => Refusal::DurableStoreAway.status(message),
     }

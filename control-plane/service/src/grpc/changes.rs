@@ -1,15 +1,18 @@
 //! Changes of a part of the configuration in `tidegate.admin.v1.AdminService`.
 
 use serde_json::{Map, Value};
+use tidegate_core::config::{Resource, Warning};
 use tidegate_core::ids::ConnectionId;
 use tidegate_proto::admin::v1 as proto;
+use tidegate_wire as wire;
 use tonic::{Request, Status};
 
 use crate::access::Caller;
 use crate::admin::Admin;
-use crate::config::change::{Resource, Terms};
+use crate::config::apply::{Mode, Wanted, WantedSecrets};
+use crate::config::change::Terms;
 
-use super::error::{Refusal, invalid_member};
+use super::error::{invalid_document, invalid_member};
 use super::routing::name;
 
 /// Longest author, in bytes.
@@ -38,13 +41,64 @@ fn terms(
     })
 }
 
+pub(super) async fn apply(
+    admin: &Admin,
+    caller: &Caller,
+    request: proto::ApplyConfigurationRequest,
+) -> Result<proto::ApplyConfigurationResponse, Status> {
+    let mode = match proto::ApplyMode::try_from(request.mode) {
+        Ok(proto::ApplyMode::Unspecified | proto::ApplyMode::Replace) => Mode::Replace,
+        Ok(proto::ApplyMode::Merge) => Mode::Merge,
+        Err(_unknown) => return Err(invalid_member("mode", "mode is not known".to_owned())),
+    };
+    let (expected, dry_run) = (request.expected_version, request.dry_run);
+    let Terms {
+        expected,
+        author,
+        dry_run,
+    } = terms(caller, expected, &request.author, dry_run)?;
+    let document = request
+        .document
+        .ok_or_else(|| invalid_member("document", "document is missing".to_owned()))?;
+    let wanted = Wanted {
+        document: wire::document::from_proto(document).map_err(|it| invalid_document(&it))?,
+        mode,
+        secrets: WantedSecrets {
+            credentials: request.credentials.into_iter().collect(),
+            refresh_tokens: request.refresh_tokens.into_iter().collect(),
+            client_secrets: request.client_secrets.into_iter().collect(),
+        },
+        expected,
+        dry_run,
+        reseal: request.reseal,
+        author,
+    };
+    let applied = admin.config.apply(wanted, &admin.view).await?;
+    admin.recorder.adopt_credentials().await;
+    Ok(proto::ApplyConfigurationResponse {
+        version: applied.version,
+        differences: applied.differences,
+        warnings: applied.warnings.into_iter().map(warning).collect(),
+        untouched: u32::try_from(applied.untouched).unwrap_or(u32::MAX),
+    })
+}
+
+fn warning(warning: Warning) -> proto::ConfigurationWarning {
+    proto::ConfigurationWarning {
+        code: warning.code.to_owned(),
+        path: warning.field,
+        message: warning.message,
+    }
+}
+
 pub(super) async fn patch_settings(
     admin: &Admin,
     caller: &Caller,
     request: proto::PatchSettingsRequest,
 ) -> Result<proto::PatchSettingsResponse, Status> {
     let patch: Map<String, Value> = serde_json::from_str(&request.patch_json).map_err(|error| {
-        Refusal::InvalidRequest.status(format!("patch_json must be a JSON object: {error}"))
+        let message = format!("patch_json must be a JSON object: {error}");
+        invalid_member("patch_json", message)
     })?;
     let (expected, dry_run) = (request.expected_version, request.dry_run);
     let terms = terms(caller, expected, &request.author, dry_run)?;

@@ -130,6 +130,15 @@ fn violations(found: &[Violation]) -> Status {
     Refusal::InvalidConfiguration.status_with(message, ErrorDetails::with_bad_request(named))
 }
 
+/// What cannot be deleted, and everything that refers to it.
+fn in_use(message: String, referrers: &[Violation]) -> Status {
+    let named: Vec<FieldViolation> = referrers
+        .iter()
+        .map(|violation| FieldViolation::new(&violation.field, &violation.message))
+        .collect();
+    Refusal::InvalidConfiguration.status_with(message, ErrorDetails::with_bad_request(named))
+}
+
 impl From<ApplyError> for Status {
     fn from(error: ApplyError) -> Self {
         let message = error.to_string();
@@ -138,6 +147,7 @@ impl From<ApplyError> for Status {
             ApplyError::Conflict { .. } | ApplyError::Overtaken => {
                 Refusal::VersionConflict.status(message)
             }
+            ApplyError::InUse { referrers, .. } => in_use(message, &referrers),
             ApplyError::Missing(_) => Refusal::NotFound.status(message),
             ApplyError::SealedElsewhere { .. } => Refusal::SealedElsewhere.status(message),
             ApplyError::Unavailable(_) => Refusal::DurableStoreAway.status(message),

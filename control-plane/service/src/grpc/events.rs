@@ -6,7 +6,7 @@ use tidegate_proto::admin::v1 as proto;
 use tokio::sync::mpsc;
 use tonic::Status;
 
-use crate::access::Right;
+use crate::access::{Caller, Right};
 use crate::admin::{Admin, EventFilter, EventFilterError, NotRead, event};
 use crate::events::{NotWatched, Told, Watcher};
 
@@ -16,6 +16,9 @@ use super::routing::name;
 
 /// Messages that wait for a watcher to take them, beyond what the connection buffers.
 pub(super) const QUEUE: usize = 16;
+/// Transitions that are listed when no number is given, and at most.
+const DEFAULT_TRANSITIONS: u32 = 100;
+const MAX_TRANSITIONS: u32 = 1_000;
 /// Most kinds in a filter: more than there are.
 const MAX_KINDS: usize = 64;
 
@@ -65,16 +68,44 @@ pub(super) async fn list(
     })
 }
 
+/// The newest changes of state, of a provider or a connection or all.
+pub(super) async fn transitions(
+    admin: &Admin,
+    request: &proto::ListTransitionsRequest,
+) -> Result<proto::ListTransitionsResponse, Status> {
+    let filter = EventFilter {
+        provider: name("provider", &request.provider, ProviderId::new)?,
+        connection: name("connection", &request.connection, ConnectionId::new)?,
+        kinds: Vec::new(),
+    };
+    let limit = match request.limit {
+        0 => DEFAULT_TRANSITIONS,
+        limit => limit.min(MAX_TRANSITIONS),
+    };
+    let listed = admin.list_transitions(&filter, limit).await;
+    let transitions = listed.map_err(|error| match error {
+        NotRead::Store(_) | NotRead::Late => Refusal::DurableStoreAway.status(error.to_string()),
+    })?;
+    Ok(proto::ListTransitionsResponse { transitions })
+}
+
 /// Begins a watch.
 pub(super) async fn watch(
     admin: &Admin,
+    caller: &Caller,
     request: proto::WatchEventsRequest,
 ) -> Result<(EventFilter, Watcher), Status> {
     let filter = filter(request.filter)?;
-    let watcher = admin.events.watch().await.map_err(|error| match error {
-        NotWatched::Full => Refusal::WindowFull.status(error.to_string()),
-        NotWatched::Away => Refusal::DurableStoreAway.status(error.to_string()),
-    })?;
+    let watcher = admin
+        .events
+        .watch(&caller.to_string())
+        .await
+        .map_err(|error| match error {
+            NotWatched::Full | NotWatched::OfCaller => {
+                Refusal::WindowFull.status(error.to_string())
+            }
+            NotWatched::Away => Refusal::DurableStoreAway.status(error.to_string()),
+        })?;
     Ok((filter, watcher))
 }
 

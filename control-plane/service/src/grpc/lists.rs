@@ -6,10 +6,11 @@ use tidegate_core::ids::{ConnectionId, ProviderId};
 use tidegate_proto::admin::v1 as proto;
 use tonic::Status;
 
-use crate::admin::{Admin, NotCleared, Page, PageError, lease_status};
+use crate::admin::{Admin, NotCleared, NotRead, Page, PageError, lease_status};
 use crate::config::Current;
 
 use super::error::{Refusal, invalid_member};
+use super::mask::Mask;
 use super::routing::name;
 
 impl From<PageError> for Status {
@@ -63,8 +64,10 @@ pub(super) fn breakers(
     current: &Current,
     request: &proto::ListBreakersRequest,
 ) -> Result<proto::ListBreakersResponse, Status> {
-    let page = page("breakers", &[], request.page_size, &request.page_token)?;
-    let (breakers, next_page_token) = admin.breakers(&current.config, &page);
+    let provider = provider(current, &request.provider)?;
+    let filters = [request.provider.as_str()];
+    let page = page("breakers", &filters, request.page_size, &request.page_token)?;
+    let (breakers, next_page_token) = admin.breakers(&current.config, provider.as_ref(), &page);
     Ok(proto::ListBreakersResponse {
         breakers,
         next_page_token,
@@ -77,11 +80,17 @@ pub(super) async fn connections(
     request: &proto::ListConnectionsRequest,
 ) -> Result<proto::ListConnectionsResponse, Status> {
     let provider = provider(current, &request.provider)?;
-    let filters = [request.provider.as_str()];
+    let connection = connection(current, &request.connection)?;
+    let mask = Mask::read(request.read_mask.as_ref())?;
+    let filters = [request.provider.as_str(), request.connection.as_str()];
     let (size, token) = (request.page_size, &request.page_token);
     let page = page("connections", &filters, size, token)?;
-    let listed = admin.connections(current, provider.as_ref(), &page).await;
-    let (connections, next_page_token) = listed;
+    let only = (provider.as_ref(), connection.as_ref());
+    let listed = admin.connections(current, only, mask.shows("token"), &page);
+    let (mut connections, next_page_token) = listed.await;
+    for connection in &mut connections {
+        mask.apply(connection);
+    }
     Ok(proto::ListConnectionsResponse {
         connections,
         next_page_token,
@@ -94,9 +103,12 @@ pub(super) fn lockouts(
     request: &proto::ListLockoutsRequest,
 ) -> Result<proto::ListLockoutsResponse, Status> {
     let provider = provider(current, &request.provider)?;
-    let filters = [request.provider.as_str()];
+    let connection = connection(current, &request.connection)?;
+    let filters = [request.provider.as_str(), request.connection.as_str()];
     let page = page("lockouts", &filters, request.page_size, &request.page_token)?;
-    let (lockouts, next_page_token) = admin.lockouts(&current.config, provider.as_ref(), &page);
+    let (provider, connection) = (provider.as_ref(), connection.as_ref());
+    let listed = admin.lockouts(&current.config, provider, connection, &page);
+    let (lockouts, next_page_token) = listed;
     Ok(proto::ListLockoutsResponse {
         lockouts,
         next_page_token,
@@ -109,14 +121,13 @@ pub(super) fn cooldowns(
     request: &proto::ListCooldownsRequest,
 ) -> Result<proto::ListCooldownsResponse, Status> {
     let provider = provider(current, &request.provider)?;
-    let filters = [request.provider.as_str()];
-    let page = page(
-        "cooldowns",
-        &filters,
-        request.page_size,
-        &request.page_token,
-    )?;
-    let (cooldowns, next_page_token) = admin.cooldowns(&current.config, provider.as_ref(), &page);
+    let connection = connection(current, &request.connection)?;
+    let filters = [request.provider.as_str(), request.connection.as_str()];
+    let (size, token) = (request.page_size, &request.page_token);
+    let page = page("cooldowns", &filters, size, token)?;
+    let (provider, connection) = (provider.as_ref(), connection.as_ref());
+    let listed = admin.cooldowns(&current.config, provider, connection, &page);
+    let (cooldowns, next_page_token) = listed;
     Ok(proto::ListCooldownsResponse {
         cooldowns,
         next_page_token,
@@ -129,13 +140,19 @@ pub(super) async fn leases(
     request: &proto::ListLeasesRequest,
 ) -> Result<proto::ListLeasesResponse, Status> {
     let provider = provider(current, &request.provider)?;
-    let filters = [request.provider.as_str()];
+    let connection = connection(current, &request.connection)?;
+    let filters = [request.provider.as_str(), request.connection.as_str()];
     let page = page("leases", &filters, request.page_size, &request.page_token)?;
     let (now, leases) = admin.leases.list().await?;
-    let of_provider = leases
+    let selected = leases
         .iter()
-        .filter(|it| provider.as_ref().is_none_or(|only| it.provider == *only));
-    let keyed = of_provider.map(|lease| (lease.connection.to_string(), lease_status(lease, now)));
+        .filter(|it| provider.as_ref().is_none_or(|only| it.provider == *only))
+        .filter(|it| {
+            connection
+                .as_ref()
+                .is_none_or(|only| it.connection == *only)
+        });
+    let keyed = selected.map(|lease| (lease.connection.to_string(), lease_status(lease, now)));
     let (leases, next_page_token) = page.of(keyed);
     Ok(proto::ListLeasesResponse {
         leases,
@@ -169,6 +186,43 @@ pub(super) async fn permits(
     let (pools, next_page_token) = listed.await;
     Ok(proto::ListPermitsResponse {
         pools,
+        next_page_token,
+    })
+}
+
+pub(super) async fn pins(
+    admin: &Admin,
+    current: &Current,
+    request: &proto::ListPinsRequest,
+) -> Result<proto::ListPinsResponse, Status> {
+    let provider = provider(current, &request.provider)?;
+    let connection = connection(current, &request.connection)?;
+    let filters = [request.provider.as_str(), request.connection.as_str()];
+    let page = page("pins", &filters, request.page_size, &request.page_token)?;
+    let listed = admin.list_pins(provider.as_ref(), connection.as_ref(), &page);
+    let (pins, next_page_token) = listed.await.map_err(|error| match error {
+        NotRead::Store(_) | NotRead::Late => Refusal::DurableStoreAway.status(error.to_string()),
+    })?;
+    Ok(proto::ListPinsResponse {
+        pins,
+        next_page_token,
+    })
+}
+
+pub(super) async fn queues(
+    admin: &Admin,
+    current: &Current,
+    request: &proto::ListQueuesRequest,
+) -> Result<proto::ListQueuesResponse, Status> {
+    let provider = provider(current, &request.provider)?;
+    let connection = connection(current, &request.connection)?;
+    let filters = [request.provider.as_str(), request.connection.as_str()];
+    let page = page("queues", &filters, request.page_size, &request.page_token)?;
+    let (provider, connection) = (provider.as_ref(), connection.as_ref());
+    let listed = admin.queues(&current.config, provider, connection, &page);
+    let (queues, next_page_token) = listed.await;
+    Ok(proto::ListQueuesResponse {
+        queues,
         next_page_token,
     })
 }

@@ -19,7 +19,7 @@ pub(super) fn report(
     current: &Current,
     request: proto::ReportQuotaRequest,
 ) -> Result<proto::ReportQuotaResponse, Status> {
-    let needed = |field: &str| Refusal::InvalidRequest.status(format!("{field} is missing"));
+    let needed = |field: &str| invalid_member(field, format!("{field} is missing"));
     let connection = name("connection", &request.connection, ConnectionId::new)?;
     let connection = connection.ok_or_else(|| needed("connection"))?;
     let quota = request.quota.ok_or_else(|| needed("quota"))?;

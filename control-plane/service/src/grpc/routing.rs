@@ -19,8 +19,8 @@ use tonic::{Request, Response, Status};
 use crate::decide::{Answer, Ask, Awaited, Decider, LastFailure, MAX_WAITED, PermitPast, Ticket};
 use crate::permits::{Held, PoolName};
 
-use super::error::{Refusal, invalid};
 use super::origin::Asked;
+use super::error::{Refusal, invalid, invalid_member};
 
 /// Longest model name that is looked up, in bytes.
 const MAX_MODEL_BYTES: usize = 1_024;
@@ -276,7 +276,7 @@ pub(super) fn name<'a, T, E: std::fmt::Display>(
     }
     match make(text) {
         Ok(name) => Ok(Some(name)),
-        Err(error) => Err(Refusal::InvalidRequest.status(format!("{field}: {error}"))),
+        Err(error) => Err(invalid_member(field, format!("{field}: {error}"))),
     }
 }
 

@@ -31,6 +31,8 @@ pub(crate) struct AdminMetrics {
     denied: Family<ReasonLabel, Counter>,
     /// Watchers of events that are connected here.
     pub(crate) event_watchers: Gauge<i64, AtomicI64>,
+    /// Watchers for whom there was no place.
+    pub(crate) refused_watchers: Counter,
     /// Events that a watcher took too long for.
     pub(crate) missed_events: Counter,
     /// Events that this release cannot read, such as kinds of a later one.
@@ -50,6 +52,11 @@ impl AdminMetrics {
             "event_watchers",
             "Watchers of events that are connected here",
             self.event_watchers.clone(),
+        );
+        registry.register(
+            "refused_event_watchers",
+            "Watchers of events for whom there was no place",
+            self.refused_watchers.clone(),
         );
         registry.register(
             "missed_events",

@@ -1,5 +1,6 @@
 //! The pace of connections over several replicas that share a store.
 
+use tidegate_proto::admin::v1 as admin;
 use tidegate_proto::common::v1 as common;
 use tidegate_proto::config::v1 as config;
 use tidegate_proto::routing::v1::{
@@ -352,4 +353,39 @@ async fn what_is_not_understood_is_refused() {
         let status = one.admission().admit(request).await.unwrap_err();
         assert_eq!(status.code(), Code::InvalidArgument, "{status}");
     }
+}
+
+#[tokio::test]
+async fn queues_are_listed_with_who_runs_and_where_requests_wait() {
+    let (_fleet, [one, other]) = fleet("\"concurrentRequests\": 1, \"maxQueueDepth\": 9").await;
+    assert_eq!(admit(&one, PLANE, 1).await, Admission::Now);
+    let look = AdmitRequest {
+        look: true,
+        ..request(OTHER, 1)
+    };
+    assert_ne!(ask(&one, look).await.admission(), Admission::Now);
+    let listed = async |replica: &Replica| {
+        let request = admin::ListQueuesRequest::default();
+        let answer = replica.admin().list_queues(request).await;
+        answer.unwrap().into_inner().queues
+    };
+    // Any replica tells it, since it stands in the store.
+    let queues = listed(&other).await;
+    let [queue] = queues.as_slice() else {
+        panic!("one queue: {queues:?}");
+    };
+    assert_eq!((queue.connection.as_str(), queue.stale), ("alpha-1", false));
+    assert_eq!(
+        (queue.concurrent_requests, queue.max_queue_depth),
+        (Some(1), 9)
+    );
+    assert_eq!((queue.running, queue.waiting.len()), (1, 1));
+    assert_eq!(queue.waiting[0].incarnation, format!("{OTHER:016x}"));
+    // While the store is away, what was last seen there.
+    one.hot.freeze();
+    let queues = listed(&one).await;
+    assert!(queues[0].stale);
+    assert_eq!(queues[0].running, 1);
+    one.hot.drop_parked();
+    one.hot.thaw().await;
 }

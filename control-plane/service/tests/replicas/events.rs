@@ -178,12 +178,15 @@ async fn watchers_are_told_what_any_replica_did_and_only_what_they_want() {
 async fn a_watch_ends_with_its_replica_and_watchers_are_bounded() {
     let (_fleet, [one]) = Fleet::with_replicas().await;
     let mut watching = Vec::new();
-    for _ in 0..256 {
+    // All of these are one caller, who has a share of the places.
+    for _ in 0..64 {
         watching.push(one.watch_events(None).await);
     }
     let request = admin::WatchEventsRequest::default();
     let refused = one.admin().watch_events(request).await.unwrap_err();
     assert_eq!(refused.code(), Code::ResourceExhausted);
+    assert!(refused.message().contains("share"), "{refused:?}");
+    assert_eq!(one.gauge("event_watchers"), 64);
     let last = watching.pop().unwrap();
     drop(last);
     eventually("a place", async || {

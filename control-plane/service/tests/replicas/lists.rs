@@ -3,12 +3,16 @@
 use std::collections::BTreeSet;
 use std::num::NonZeroU64;
 
+use tidegate_core::affinity::{Pin, PinKey};
+use tidegate_core::ids::{ConnectionId, ProviderId};
+use tidegate_core::session_key::SessionKey;
 use tidegate_proto::admin::v1 as admin;
 use tidegate_proto::config::v1 as config;
 use tidegate_proto::lease::v1 as lease;
 use tidegate_proto::lease::v1::lease_service_client::LeaseServiceClient;
 use tidegate_proto::routing::v1::decide_response::Step;
-use tidegate_store::durable::SAVE_DOCUMENT;
+use tidegate_store::durable::{SAVE_DOCUMENT, StoredPin};
+use tidegate_store::hot::HotStore as _;
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
@@ -355,6 +359,7 @@ async fn breakers_come_in_pages_too() {
         let request = admin::ListBreakersRequest {
             page_size: 2,
             page_token: token,
+            ..admin::ListBreakersRequest::default()
         };
         let answer = one
             .admin()
@@ -367,4 +372,60 @@ async fn breakers_come_in_pages_too() {
         token = answer.next_page_token;
     }
     assert_eq!((token.as_str(), seen.len()), ("", 5));
+}
+
+#[tokio::test]
+async fn pins_are_listed_by_provider_and_connection_and_sessions_are_not_named() {
+    let (fleet, [one]) = Fleet::with_replicas().await;
+    let now = fleet.memory.time().await.unwrap();
+    let pin = |provider: &str, connection: &str, session: &str, ends: u64| {
+        let session = SessionKey::parse(&format!("header:{session}")).unwrap();
+        StoredPin {
+            key: PinKey::new(&ProviderId::new(provider).unwrap(), None, &session),
+            pin: Pin {
+                connection: ConnectionId::new(connection).unwrap(),
+                created_at: now,
+                expires_at: now.plus_ms(ends),
+            },
+        }
+    };
+    let mut pins = vec![
+        pin("beta", "b1", "s-1", 60_000),
+        pin(ALPHA, "gone", "s-2", 60_000),
+        pin(ALPHA, "a1", "s-3", 0),
+    ];
+    pins.extend((0..5).map(|number| pin(ALPHA, "a1", &format!("t-{number}"), 60_000)));
+    fleet.durable.save_pins(&pins).await.unwrap();
+    let list = async |page_size: u32, provider: &str, connection: &str| {
+        let (mut all, mut pages, mut page_token) = (Vec::new(), 0, String::new());
+        loop {
+            let request = admin::ListPinsRequest {
+                page_size,
+                page_token,
+                provider: provider.to_owned(),
+                connection: connection.to_owned(),
+            };
+            let page = one.admin().list_pins(request).await.unwrap().into_inner();
+            all.extend(page.pins);
+            pages += 1;
+            page_token = page.next_page_token;
+            if page_token.is_empty() {
+                return (all, pages);
+            }
+        }
+    };
+    // What has ended is not told.
+    let (all, pages) = list(0, "", "").await;
+    assert_eq!((all.len(), pages), (7, 1));
+    assert!(all.iter().all(|it| it.session_prefix.len() == 8));
+    let (of_alpha, pages) = list(4, ALPHA, "").await;
+    assert_eq!((of_alpha.len(), pages), (6, 2));
+    for size in [1, 2, 5] {
+        let (own, _) = list(size, "", "a1").await;
+        assert_eq!(own.len(), 5, "{size}");
+        assert!(own.iter().all(|it| it.connection == "a1"));
+    }
+    let (of_beta, _) = list(0, "beta", "").await;
+    assert_eq!(of_beta.len(), 1);
+    assert!((1..=60_000).contains(&of_beta[0].remaining_ms));
 }

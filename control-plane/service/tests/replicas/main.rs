@@ -27,6 +27,7 @@ mod permits;
 #[cfg(test)]
 mod quotas;
 mod report;
+mod resources;
 #[cfg(test)]
 mod settings;
 #[cfg(test)]

@@ -132,6 +132,11 @@ async fn a_new_operator_finds_mends_bans_and_changes_what_they_want() -> Result<
     said(&world, &["unban", "one-a"]).await?;
     uses(&world, "one-a").await?;
 
+    // Of one connection all is found, however much happened elsewhere since.
+    let own = ["get", "transitions", "two-a", "--limit", "1"];
+    let own = world.fleet.ctl_json(0, &own).await?;
+    assert_eq!(own[0]["connection"], "two-a", "{own}");
+
     // The whole story is there to be read.
     let story = said(&world, &["get", "events", "-o", "wide"]).await?;
     for part in [
@@ -211,17 +216,98 @@ async fn files_are_compared_and_things_deleted_with_codes_that_scripts_read() ->
     let used = world.fleet.ctl(0, &["delete", "provider", "two"]).await?;
     assert_eq!(used.status.code(), Some(65), "{used:?}");
     assert!(used.stderr.contains("CP0001"), "{used:?}");
+    // Everything that refers to it is named, as what it is.
+    for place in [
+        "connections[2].provider: connection two-a refers to provider two",
+        "combos[0].steps[1]: combo main refers to provider two",
+    ] {
+        assert!(used.stderr.contains(place), "{used:?}");
+    }
     let unknown = world.fleet.ctl(0, &["delete", "combo", "nothing"]).await?;
     assert_eq!(unknown.status.code(), Some(65), "{unknown:?}");
-    let unnamed = world
+    // A name that means nothing is an error, whatever is listed; one of which there is nothing to list is none.
+    for kind in [
+        "providers",
+        "connections",
+        "combos",
+        "keys",
+        "breakers",
+        "cooldowns",
+        "lockouts",
+        "leases",
+        "permits",
+        "pins",
+        "queues",
+        "transitions",
+        "events",
+    ] {
+        let unnamed = world.fleet.ctl(0, &["get", kind, "nothing"]).await?;
+        assert_eq!(unnamed.status.code(), Some(65), "{kind}: {unnamed:?}");
+        assert!(unnamed.stderr.contains("CP0011"), "{kind}: {unnamed:?}");
+    }
+    let none = world
         .fleet
-        .ctl(0, &["get", "connections", "nothing"])
+        .ctl_json(0, &["get", "cooldowns", "one-a"])
         .await?;
-    assert_eq!(unnamed.status.code(), Some(65), "{unnamed:?}");
+    assert_eq!(none, serde_json::json!([]));
+    let only = ["get", "breakers", "--provider", "two"];
+    let breakers = world.fleet.ctl_json(0, &only).await?;
+    assert_eq!(
+        breakers.as_array().context("a list")?.len(),
+        1,
+        "{breakers}"
+    );
+    let passed_over = world.fleet.ctl(0, &["get", "keys", "--provider", "two"]);
+    assert_eq!(passed_over.await?.status.code(), Some(64));
     let after = version(&world.fleet.ctl_json(0, &["status"]).await?);
     assert_eq!(before, after);
     let done = world.fleet.ctl(0, &["delete", "combo", "main"]).await?;
     assert!(done.stdout.contains("- combo main"), "{done:?}");
+
+    // A file with one connection is put into what stands; pruned, it would be all there is, which makes no sense.
+    std::fs::write(
+        &file,
+        "connections: [{id: one-c, provider: one, credential: {file: one-a.key}}]",
+    )?;
+    let put = world.fleet.ctl(0, &["apply", "-f", path]).await?;
+    assert!(put.status.success(), "{put:?}");
+    assert!(put.stdout.contains("+ connection one-c"), "{put:?}");
+    assert!(!put.stdout.contains("- "), "{put:?}");
+    assert!(put.stderr.contains("8 more"), "{put:?}");
+    let pruned = world
+        .fleet
+        .ctl(0, &["apply", "-f", path, "--prune"])
+        .await?;
+    assert_eq!(pruned.status.code(), Some(65), "{pruned:?}");
+    assert!(
+        pruned.stderr.contains("there is no provider one"),
+        "{pruned:?}"
+    );
+    // The whole takes out what it does not name.
+    std::fs::write(&file, world.document())?;
+    let whole = world
+        .fleet
+        .ctl(0, &["apply", "-f", path, "--prune"])
+        .await?;
+    assert!(whole.stdout.contains("- connection one-c"), "{whole:?}");
+    assert!(whole.stdout.contains("+ combo main"), "{whole:?}");
+    assert_eq!(whole.stderr, "");
+
+    // What a combo and a key come to.
+    let combo = world
+        .fleet
+        .ctl_json(0, &["describe", "combo", "main"])
+        .await?;
+    assert_eq!(combo["configured"]["name"], "main", "{combo}");
+    assert_eq!(combo["now"]["decision"], "dispatch", "{combo}");
+    let targets = combo["now"]["targets"].as_array().context("targets")?;
+    assert_eq!(targets.len(), 3, "{combo}");
+    let key = world
+        .fleet
+        .ctl_json(0, &["describe", "key", "client"])
+        .await?;
+    assert_eq!(key["configured"]["id"], "client", "{key}");
+    assert_eq!(key["leasesHeld"], 0, "{key}");
     Ok(())
 }
 

@@ -318,6 +318,7 @@ impl Stage {
         let request = ListTransitionsRequest {
             provider: self.setting.provider.to_owned(),
             limit: 1_000,
+            ..ListTransitionsRequest::default()
         };
         Ok(admin
             .list_transitions(request)

@@ -1,50 +1,80 @@
 //! Lists of what happened.
 
 use serde_json::json;
-use tidegate_proto::admin::v1::{Event, EventFilter, ListEventsRequest, ListTransitionsRequest};
+use tidegate_proto::admin::v1::{
+    Event, EventFilter, GetConnectionRequest, GetProviderRequest, ListEventsRequest,
+    ListTransitionsRequest, Transition,
+};
 
-use crate::cli::GetArguments;
+use crate::cli::{GetArguments, Output};
 use crate::connect::Client;
 use crate::failure::Failure;
-use crate::output::{Listing, moment_value};
+use crate::output::{Column, Listing, moment_value};
 
 /// Most pages that are read for one answer; a page of rare kinds may be empty though there are more.
 const MAX_PAGES: u32 = 100;
+
+const TRANSITIONS: &[Column<Transition>] = &[
+    Column::new("at", |it, _| moment_value(Some(it.at_unix_ms))),
+    Column::new("provider", |it, _| json!(it.provider)),
+    Column::new("connection", |it, _| json!(it.connection)),
+    Column::new("kind", |it, _| json!(it.kind)),
+    Column::new("change", |it, _| json!(it.description)),
+    Column::new("rule", |it, _| json!(it.rule)),
+    Column::new("upstream said", |it, _| json!(it.original_status)),
+    Column::new("attempt", |it, _| json!(it.attempt)),
+];
 
 /// The newest changes of state.
 pub(crate) async fn transitions(
     client: &mut Client,
     arguments: &GetArguments,
 ) -> Result<Listing, Failure> {
-    let (service, request) = client.call(ListTransitionsRequest {
+    let filter = EventFilter {
         provider: arguments.provider.clone().unwrap_or_default(),
+        connection: arguments.name.clone().unwrap_or_default(),
+        ..EventFilter::default()
+    };
+    let (service, request) = client.call(ListTransitionsRequest {
+        provider: filter.provider.clone(),
         limit: arguments.limit,
+        connection: filter.connection.clone(),
     });
-    let answer = service.list_transitions(request).await?.into_inner();
-    let mut listing = Listing::new(&[
-        "at",
-        "provider",
-        "connection",
-        "kind",
-        "change",
-        "rule",
-        "upstream said",
-        "attempt",
-    ]);
-    for transition in answer.transitions {
-        listing.push(vec![
-            moment_value(Some(transition.at_unix_ms)),
-            json!(transition.provider),
-            json!(transition.connection),
-            json!(transition.kind),
-            json!(transition.description),
-            json!(transition.rule),
-            json!(transition.original_status),
-            json!(transition.attempt),
-        ]);
+    let found = service.list_transitions(request).await?.into_inner();
+    if found.transitions.is_empty() {
+        must_exist(client, &filter).await?;
     }
-    Ok(listing)
+    // What people read has no use for the form of the answer.
+    Ok(Listing::of(&found.transitions, TRANSITIONS, Output::Json))
 }
+
+/// History knows things that are configured no more; of what is neither there nor in history, a name is a mistake.
+pub(crate) async fn must_exist(client: &mut Client, filter: &EventFilter) -> Result<(), Failure> {
+    if !filter.provider.is_empty() {
+        let id = filter.provider.clone();
+        let (service, request) = client.call(GetProviderRequest { id });
+        service.get_provider(request).await?;
+    }
+    if !filter.connection.is_empty() {
+        let id = filter.connection.clone();
+        let (service, request) = client.call(GetConnectionRequest { id });
+        service.get_connection(request).await?;
+    }
+    Ok(())
+}
+
+const EVENTS: &[Column<Event>] = &[
+    Column::new("at", |it, _| moment_value(Some(it.at_unix_ms))),
+    Column::new("kind", |it, _| json!(it.kind)),
+    Column::new("provider", |it, _| json!(it.provider)),
+    Column::new("connection", |it, _| json!(it.connection)),
+    Column::new("change", |it, _| json!(it.description)),
+    Column::new("author", |it, _| json!(it.author)),
+    Column::wide("version", |it, _| json!(it.configuration_version)),
+    Column::wide("rule", |it, _| json!(it.rule)),
+    Column::wide("upstream said", |it, _| json!(it.original_status)),
+    Column::wide("attempt", |it, _| json!(it.attempt)),
+];
 
 /// What happened, newest first.
 pub(crate) async fn events(
@@ -62,34 +92,11 @@ pub(crate) async fn events(
     };
     let since_unix_ms = since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(0));
     let found = read(client, &filter, since_unix_ms, arguments.limit).await?;
-    let mut listing = Listing::new(&[
-        "at",
-        "kind",
-        "provider",
-        "connection",
-        "change",
-        "author",
-        "version",
-        "rule",
-        "upstream said",
-        "attempt",
-    ])
-    .narrowed_to(&["at", "kind", "provider", "connection", "change", "author"]);
-    for event in found {
-        listing.push(vec![
-            moment_value(Some(event.at_unix_ms)),
-            json!(event.kind),
-            json!(event.provider),
-            json!(event.connection),
-            json!(event.description),
-            json!(event.author),
-            json!(event.configuration_version),
-            json!(event.rule),
-            json!(event.original_status),
-            json!(event.attempt),
-        ]);
+    // Of a time in which nothing happened, no name is a mistake.
+    if found.is_empty() && since_unix_ms == 0 {
+        must_exist(client, &filter).await?;
     }
-    Ok(listing)
+    Ok(Listing::of(&found, EVENTS, Output::Json))
 }
 
 /// The newest events, at most `limit`.

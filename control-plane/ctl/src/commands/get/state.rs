@@ -2,18 +2,53 @@
 
 use serde_json::{Value, json};
 use tidegate_proto::admin::v1::{
-    BreakerStatus, CooldownKind, EgressLock, ListBreakersRequest, ListConnectionsRequest,
-    ListCooldownsRequest, ListLeasesRequest, ListLockoutsRequest, ListPermitsRequest, TokenStatus,
+    BreakerStatus, ConnectionStatus, Cooldown, CooldownKind, EgressLock, LeaseStatus,
+    ListBreakersRequest, ListConnectionsRequest, ListCooldownsRequest, ListLeasesRequest,
+    ListLockoutsRequest, ListPermitsRequest, Lockout, PermitHolder, PermitPool, PermitQueue,
+    TokenStatus,
 };
 
 use crate::cli::Output;
 use crate::connect::Client;
 use crate::failure::Failure;
-use crate::output::{Listing, moment_value, remaining};
-use crate::pages::all_pages;
+use crate::output::{Column, Listing, moment_value, remaining};
+use crate::pages::read_all;
+
+/// Whose state.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Of<'a> {
+    /// Only this provider's.
+    pub(crate) provider: Option<&'a str>,
+    /// Only this connection's.
+    pub(crate) connection: Option<&'a str>,
+}
+
+impl<'a> Of<'a> {
+    pub(crate) fn provider(provider: Option<&'a str>) -> Self {
+        Self {
+            provider,
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn connection(connection: &'a str) -> Self {
+        Self {
+            connection: Some(connection),
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn provider_text(self) -> String {
+        self.provider.unwrap_or_default().to_owned()
+    }
+
+    pub(super) fn connection_text(self) -> String {
+        self.connection.unwrap_or_default().to_owned()
+    }
+}
 
 /// A remaining time: words for people, ms for programs.
-fn time_left(ms: Option<u64>, output: Output) -> Value {
+pub(super) fn time_left(ms: Option<u64>, output: Output) -> Value {
     if output.is_for_people() {
         json!(remaining(ms))
     } else {
@@ -21,83 +56,58 @@ fn time_left(ms: Option<u64>, output: Output) -> Value {
     }
 }
 
+const CONNECTIONS: &[Column<ConnectionStatus>] = &[
+    Column::new("id", |it, _| json!(it.id)),
+    Column::new("provider", |it, _| json!(it.provider)),
+    Column::new("priority", |it, _| json!(it.priority)),
+    Column::new("state", |it, _| json!(it.state)),
+    Column::new("terminal", |it, _| json!(it.terminal)),
+    Column::new("cooldown", |it, output| {
+        time_left(it.cooldown_remaining_ms, output)
+    }),
+    Column::wide("until", |it, _| moment_value(it.cooldown_until_unix_ms)),
+    Column::wide("effective until", |it, _| {
+        moment_value(it.effective_until_unix_ms)
+    }),
+    Column::new("gate", |it, output| time_left(it.gate_remaining_ms, output)),
+    Column::wide("level", |it, _| json!(it.backoff_level)),
+    Column::new("locked models", |it, _| json!(it.locked_models)),
+    Column::new("last error", |it, _| json!(it.last_error_status)),
+    Column::new("reason", |it, _| json!(it.last_error_reason)),
+    Column::wide("last error at", |it, _| moment_value(it.last_error_unix_ms)),
+    Column::wide("rule", |it, _| json!(it.rule)),
+    Column::wide("upstream said", |it, _| json!(it.original_status)),
+    Column::new("credential", |it, _| json!(it.credential_version)),
+    Column::wide("token expires", |it, _| {
+        moment_value(it.token.as_ref().and_then(|token| token.expires_unix_ms))
+    }),
+    Column::wide("refresh retries", |it, _| {
+        json!(it.token.as_ref().map(|token| token.retries))
+    }),
+    Column::wide("next refresh", |it, _| next_refresh(it.token.as_ref())),
+];
+
 /// Connections and what excludes them.
 pub(crate) async fn connections(
     client: &mut Client,
-    provider: Option<&str>,
+    of: Of<'_>,
     output: Output,
 ) -> Result<Listing, Failure> {
-    let connections = all_pages(async |page_token| {
-        let (service, request) = client.call(ListConnectionsRequest {
-            page_token,
-            provider: provider.unwrap_or_default().to_owned(),
-            ..ListConnectionsRequest::default()
-        });
-        let answer = service.list_connections(request).await?.into_inner();
-        Ok((answer.connections, answer.next_page_token))
-    })
-    .await?;
-    let mut listing = Listing::new(&[
-        "id",
-        "provider",
-        "priority",
-        "state",
-        "terminal",
-        "cooldown",
-        "until",
-        "effective until",
-        "gate",
-        "level",
-        "locked models",
-        "last error",
-        "reason",
-        "last error at",
-        "rule",
-        "upstream said",
-        "credential",
-        "token expires",
-        "refresh retries",
-        "next refresh",
-    ])
-    .narrowed_to(&[
-        "id",
-        "provider",
-        "priority",
-        "state",
-        "terminal",
-        "cooldown",
-        "gate",
-        "locked models",
-        "last error",
-        "reason",
-        "credential",
-    ]);
-    for connection in connections {
-        let token = connection.token.as_ref();
-        listing.push(vec![
-            json!(connection.id),
-            json!(connection.provider),
-            json!(connection.priority),
-            json!(connection.state),
-            json!(connection.terminal),
-            time_left(connection.cooldown_remaining_ms, output),
-            moment_value(connection.cooldown_until_unix_ms),
-            moment_value(connection.effective_until_unix_ms),
-            time_left(connection.gate_remaining_ms, output),
-            json!(connection.backoff_level),
-            json!(connection.locked_models),
-            json!(connection.last_error_status),
-            json!(connection.last_error_reason),
-            moment_value(connection.last_error_unix_ms),
-            json!(connection.rule),
-            json!(connection.original_status),
-            json!(connection.credential_version),
-            moment_value(token.and_then(|token| token.expires_unix_ms)),
-            json!(token.map(|token| token.retries)),
-            next_refresh(token),
-        ]);
-    }
-    Ok(listing)
+    let connections = read_all!(
+        client,
+        list_connections,
+        connections,
+        ListConnectionsRequest {
+            provider: of.provider_text(),
+            connection: of.connection_text(),
+        }
+    )?;
+    Ok(connection_rows(&connections, output))
+}
+
+/// Connections that are known already.
+pub(crate) fn connection_rows(connections: &[ConnectionStatus], output: Output) -> Listing {
+    Listing::of(connections, CONNECTIONS, output)
 }
 
 /// When the next refresh may be tried, or a word: `now`, or `inactive` when none is allowed any more.
@@ -110,52 +120,50 @@ fn next_refresh(token: Option<&TokenStatus>) -> Value {
     }
 }
 
+const BREAKERS: &[Column<BreakerStatus>] = &[
+    Column::new("provider", |it, _| json!(it.provider)),
+    Column::new("state", |it, _| json!(it.state)),
+    Column::new("failures", |it, _| json!(it.failure_count)),
+    Column::new("opens at", |it, _| json!(it.failure_threshold)),
+    Column::new("retry after", |it, output| {
+        let wait = (it.retry_after_ms > 0).then_some(it.retry_after_ms);
+        time_left(wait, output)
+    }),
+    Column::new("cycles", |it, _| json!(it.open_cycle_count)),
+    Column::new("last failure", |it, _| {
+        moment_value(it.last_failure_unix_ms)
+    }),
+    Column::new("in window", |it, _| window(it)),
+    Column::new("cools for", |it, output| {
+        time_left(it.gate_remaining_ms, output)
+    }),
+    Column::new("why", |it, _| json!(it.gate_reason)),
+    Column::new("egress locks", |it, output| {
+        let locks = it.egress_locks.iter();
+        locks.map(|lock| egress_lock(lock, output)).collect()
+    }),
+];
+
 /// Provider breakers.
-pub(crate) async fn breakers(client: &mut Client, output: Output) -> Result<Listing, Failure> {
-    let breakers = all_pages(async |page_token| {
-        let (service, request) = client.call(ListBreakersRequest {
-            page_token,
-            ..ListBreakersRequest::default()
-        });
-        let answer = service.list_breakers(request).await?.into_inner();
-        Ok((answer.breakers, answer.next_page_token))
-    })
-    .await?;
-    let mut listing = Listing::new(&[
-        "provider",
-        "state",
-        "failures",
-        "opens at",
-        "retry after",
-        "cycles",
-        "last failure",
-        "in window",
-        "cools for",
-        "why",
-        "egress locks",
-    ]);
-    for breaker in breakers {
-        let egress_locks: Vec<Value> = breaker
-            .egress_locks
-            .iter()
-            .map(|lock| egress_lock(lock, output))
-            .collect();
-        let wait = (breaker.retry_after_ms > 0).then_some(breaker.retry_after_ms);
-        listing.push(vec![
-            json!(breaker.provider),
-            json!(breaker.state),
-            json!(breaker.failure_count),
-            json!(breaker.failure_threshold),
-            time_left(wait, output),
-            json!(breaker.open_cycle_count),
-            moment_value(breaker.last_failure_unix_ms),
-            window(&breaker),
-            time_left(breaker.gate_remaining_ms, output),
-            json!(breaker.gate_reason),
-            json!(egress_locks),
-        ]);
-    }
-    Ok(listing)
+pub(crate) async fn breakers(
+    client: &mut Client,
+    provider: Option<&str>,
+    output: Output,
+) -> Result<Listing, Failure> {
+    let breakers = read_all!(
+        client,
+        list_breakers,
+        breakers,
+        ListBreakersRequest {
+            provider: provider.unwrap_or_default().to_owned(),
+        }
+    )?;
+    Ok(breaker_rows(&breakers, output))
+}
+
+/// Breakers that are known already.
+pub(crate) fn breaker_rows(breakers: &[BreakerStatus], output: Output) -> Listing {
+    Listing::of(breakers, BREAKERS, output)
 }
 
 /// An identity and how long it is locked; words for people, members for programs.
@@ -183,212 +191,170 @@ fn window(breaker: &BreakerStatus) -> Value {
     ))
 }
 
+const LOCKOUTS: &[Column<Lockout>] = &[
+    Column::new("provider", |it, _| json!(it.provider)),
+    Column::new("connection", |it, _| json!(it.connection)),
+    Column::new("model", |it, _| json!(it.model)),
+    Column::new("reason", |it, _| json!(it.reason)),
+    Column::new("remaining", |it, output| {
+        time_left(Some(it.remaining_ms), output)
+    }),
+    Column::new("failures", |it, _| json!(it.failure_count)),
+    Column::new("until", |it, _| moment_value(Some(it.until_unix_ms))),
+    Column::new("rule", |it, _| json!(it.rule)),
+    Column::new("upstream said", |it, _| json!(it.original_status)),
+];
+
 /// Model locks.
 pub(crate) async fn lockouts(
     client: &mut Client,
-    provider: Option<&str>,
+    of: Of<'_>,
     output: Output,
 ) -> Result<Listing, Failure> {
-    let lockouts = all_pages(async |page_token| {
-        let (service, request) = client.call(ListLockoutsRequest {
-            page_token,
-            provider: provider.unwrap_or_default().to_owned(),
-            ..ListLockoutsRequest::default()
-        });
-        let answer = service.list_lockouts(request).await?.into_inner();
-        Ok((answer.lockouts, answer.next_page_token))
-    })
-    .await?;
-    let mut listing = Listing::new(&[
-        "provider",
-        "connection",
-        "model",
-        "reason",
-        "remaining",
-        "failures",
-        "until",
-        "rule",
-        "upstream said",
-    ]);
-    for lockout in lockouts {
-        listing.push(vec![
-            json!(lockout.provider),
-            json!(lockout.connection),
-            json!(lockout.model),
-            json!(lockout.reason),
-            time_left(Some(lockout.remaining_ms), output),
-            json!(lockout.failure_count),
-            moment_value(Some(lockout.until_unix_ms)),
-            json!(lockout.rule),
-            json!(lockout.original_status),
-        ]);
-    }
-    Ok(listing)
+    let lockouts = read_all!(
+        client,
+        list_lockouts,
+        lockouts,
+        ListLockoutsRequest {
+            provider: of.provider_text(),
+            connection: of.connection_text(),
+        }
+    )?;
+    Ok(Listing::of(&lockouts, LOCKOUTS, output))
 }
 
-/// Everything that cools.
-pub(crate) async fn cooldowns(
-    client: &mut Client,
-    provider: Option<&str>,
-    output: Output,
-) -> Result<Listing, Failure> {
-    let cooldowns = all_pages(async |page_token| {
-        let (service, request) = client.call(ListCooldownsRequest {
-            page_token,
-            provider: provider.unwrap_or_default().to_owned(),
-            ..ListCooldownsRequest::default()
-        });
-        let answer = service.list_cooldowns(request).await?.into_inner();
-        Ok((answer.cooldowns, answer.next_page_token))
-    })
-    .await?;
-    let mut listing = Listing::new(&[
-        "provider",
-        "connection",
-        "kind",
-        "egress",
-        "reason",
-        "remaining",
-        "until",
-    ]);
-    for cooldown in cooldowns {
-        let kind = match cooldown.kind() {
+const COOLDOWNS: &[Column<Cooldown>] = &[
+    Column::new("provider", |it, _| json!(it.provider)),
+    Column::new("connection", |it, _| json!(it.connection)),
+    Column::new("kind", |it, _| {
+        json!(match it.kind() {
             CooldownKind::Connection => "connection",
             CooldownKind::ConnectionGate => "connection_gate",
             CooldownKind::ProviderGate => "provider_gate",
             CooldownKind::Egress => "egress",
             CooldownKind::Unspecified => "unknown",
-        };
-        listing.push(vec![
-            json!(cooldown.provider),
-            json!(cooldown.connection),
-            json!(kind),
-            json!(cooldown.egress),
-            json!(cooldown.reason),
-            time_left(Some(cooldown.remaining_ms), output),
-            moment_value(Some(cooldown.until_unix_ms)),
-        ]);
-    }
-    Ok(listing)
+        })
+    }),
+    Column::new("egress", |it, _| json!(it.egress)),
+    Column::new("reason", |it, _| json!(it.reason)),
+    Column::new("remaining", |it, output| {
+        time_left(Some(it.remaining_ms), output)
+    }),
+    Column::new("until", |it, _| moment_value(Some(it.until_unix_ms))),
+];
+
+/// Everything that cools.
+pub(crate) async fn cooldowns(
+    client: &mut Client,
+    of: Of<'_>,
+    output: Output,
+) -> Result<Listing, Failure> {
+    let cooldowns = read_all!(
+        client,
+        list_cooldowns,
+        cooldowns,
+        ListCooldownsRequest {
+            provider: of.provider_text(),
+            connection: of.connection_text(),
+        }
+    )?;
+    Ok(Listing::of(&cooldowns, COOLDOWNS, output))
 }
+
+const LEASES: &[Column<LeaseStatus>] = &[
+    Column::new("connection", |it, _| json!(it.connection)),
+    Column::new("provider", |it, _| json!(it.provider)),
+    Column::new("owner", |it, _| json!(it.owner_prefix)),
+    Column::new("key", |it, _| json!(it.key_id)),
+    Column::new("generation", |it, _| json!(it.generation)),
+    Column::new("remaining", |it, output| {
+        time_left(Some(it.remaining_ms), output)
+    }),
+    Column::wide("expires", |it, _| moment_value(Some(it.expires_at_unix_ms))),
+    Column::wide("acquired", |it, _| {
+        moment_value(Some(it.acquired_at_unix_ms))
+    }),
+    Column::wide("renewed", |it, _| moment_value(Some(it.renewed_at_unix_ms))),
+];
 
 /// Exclusive leases.
 pub(crate) async fn leases(
     client: &mut Client,
-    provider: Option<&str>,
+    of: Of<'_>,
     output: Output,
 ) -> Result<Listing, Failure> {
-    let leases = all_pages(async |page_token| {
-        let (service, request) = client.call(ListLeasesRequest {
-            page_token,
-            provider: provider.unwrap_or_default().to_owned(),
-            ..ListLeasesRequest::default()
-        });
-        let answer = service.list_leases(request).await?.into_inner();
-        Ok((answer.leases, answer.next_page_token))
-    })
-    .await?;
-    let mut listing = Listing::new(&[
-        "connection",
-        "provider",
-        "owner",
-        "key",
-        "generation",
-        "remaining",
-        "expires",
-        "acquired",
-        "renewed",
-    ])
-    .narrowed_to(&[
-        "connection",
-        "provider",
-        "owner",
-        "key",
-        "generation",
-        "remaining",
-    ]);
-    for lease in leases {
-        listing.push(vec![
-            json!(lease.connection),
-            json!(lease.provider),
-            json!(lease.owner_prefix),
-            json!(lease.key_id),
-            json!(lease.generation),
-            time_left(Some(lease.remaining_ms), output),
-            moment_value(Some(lease.expires_at_unix_ms)),
-            moment_value(Some(lease.acquired_at_unix_ms)),
-            moment_value(Some(lease.renewed_at_unix_ms)),
-        ]);
-    }
-    Ok(listing)
+    let leases = read_all!(
+        client,
+        list_leases,
+        leases,
+        ListLeasesRequest {
+            provider: of.provider_text(),
+            connection: of.connection_text(),
+        }
+    )?;
+    Ok(lease_rows(&leases, output))
 }
+
+/// Leases that are known already.
+pub(crate) fn lease_rows(leases: &[LeaseStatus], output: Output) -> Listing {
+    Listing::of(leases, LEASES, output)
+}
+
+const PERMITS: &[Column<PermitPool>] = &[
+    Column::new("connection", |it, _| json!(it.connection)),
+    Column::new("provider", |it, _| json!(it.provider)),
+    Column::new("limit", |it, _| json!(it.limit)),
+    Column::new("held", |it, _| json!(it.held)),
+    Column::new("waiting", |it, _| json!(it.waiting)),
+    Column::wide("stale", |it, _| json!(it.stale)),
+    Column::wide("holders", |it, output| {
+        let holders = it.holders.iter();
+        holders
+            .map(|holder| permit_holder(holder, output))
+            .collect()
+    }),
+    Column::wide("queues", |it, output| {
+        let queues = it.queues.iter();
+        queues.map(|queue| permit_queue(queue, output)).collect()
+    }),
+];
 
 /// Permits of connections with a limit.
 pub(crate) async fn permits(
     client: &mut Client,
-    provider: Option<&str>,
+    of: Of<'_>,
     output: Output,
 ) -> Result<Listing, Failure> {
-    let pools = all_pages(async |page_token| {
-        let (service, request) = client.call(ListPermitsRequest {
-            page_token,
-            provider: provider.unwrap_or_default().to_owned(),
-            ..ListPermitsRequest::default()
-        });
-        let answer = service.list_permits(request).await?.into_inner();
-        Ok((answer.pools, answer.next_page_token))
-    })
-    .await?;
-    let mut listing = Listing::new(&[
-        "connection",
-        "provider",
-        "limit",
-        "held",
-        "waiting",
-        "stale",
-        "holders",
-        "queues",
-    ])
-    .narrowed_to(&["connection", "provider", "limit", "held", "waiting"]);
-    for pool in pools {
-        let holders: Vec<Value> = pool
-            .holders
-            .iter()
-            .map(|holder| {
-                if output.is_for_people() {
-                    return json!(format!("{} x {}", holder.held, holder.incarnation));
-                }
-                json!({
-                    "incarnation": holder.incarnation,
-                    "held": holder.held,
-                    "remainingMs": holder.remaining_ms,
-                })
-            })
-            .collect();
-        let queues: Vec<Value> = pool
-            .queues
-            .iter()
-            .map(|queue| {
-                if output.is_for_people() {
-                    return json!(format!("{} at {}", queue.waiting, queue.replica));
-                }
-                json!({
-                    "replica": queue.replica,
-                    "waiting": queue.waiting,
-                    "oldestMs": queue.oldest_ms,
-                })
-            })
-            .collect();
-        listing.push(vec![
-            json!(pool.connection),
-            json!(pool.provider),
-            json!(pool.limit),
-            json!(pool.held),
-            json!(pool.waiting),
-            json!(pool.stale),
-            json!(holders),
-            json!(queues),
-        ]);
+    let pools = read_all!(
+        client,
+        list_permits,
+        pools,
+        ListPermitsRequest {
+            provider: of.provider_text(),
+            connection: of.connection_text(),
+        }
+    )?;
+    Ok(Listing::of(&pools, PERMITS, output))
+}
+
+fn permit_holder(holder: &PermitHolder, output: Output) -> Value {
+    if output.is_for_people() {
+        return json!(format!("{} x {}", holder.held, holder.incarnation));
     }
-    Ok(listing)
+    json!({
+        "incarnation": holder.incarnation,
+        "held": holder.held,
+        "remainingMs": holder.remaining_ms,
+    })
+}
+
+fn permit_queue(queue: &PermitQueue, output: Output) -> Value {
+    if output.is_for_people() {
+        return json!(format!("{} at {}", queue.waiting, queue.replica));
+    }
+    json!({
+        "replica": queue.replica,
+        "waiting": queue.waiting,
+        "oldestMs": queue.oldest_ms,
+    })
 }

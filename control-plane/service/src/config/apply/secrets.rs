@@ -14,7 +14,7 @@ use tidegate_store::seal::{SealError, TokenKind};
 use crate::config::Published;
 use crate::view::View;
 
-use super::{ApplyError, Wanted, WantedSecrets};
+use super::{ApplyError, Target, WantedSecrets};
 
 /// Longest secret in bytes; it has to fit into a request header.
 const MAX_SECRET_BYTES: usize = 16 * 1024;
@@ -68,11 +68,12 @@ impl Published {
     /// Secrets to store: those that an operator replaced, and the others as they are.
     pub(super) fn seal(
         &self,
-        wanted: &Wanted,
-        secrets: &Secrets,
+        target: &Target,
+        reseal: bool,
         stored: &StoredDocument,
         view: &View,
     ) -> Result<SealedSecrets, ApplyError> {
+        let secrets = &target.secrets;
         let mut before: BTreeMap<&ConnectionId, Stored<'_>> = BTreeMap::new();
         for credential in &stored.secrets.credentials {
             before.entry(&credential.connection).or_default().credential = Some(credential);
@@ -84,9 +85,9 @@ impl Published {
             revision: stored.secrets.revision,
             ..SealedSecrets::default()
         };
-        for connection in &wanted.document.connections {
+        for connection in &target.document.connections {
             let old = before.get(&connection.id).copied().unwrap_or_default();
-            if !wanted.reseal {
+            if !reseal {
                 self.openable(&connection.id, old).map_err(|reason| {
                     ApplyError::SealedElsewhere {
                         connection: connection.id.clone(),

@@ -57,6 +57,7 @@ fn wanted(priority: u32, secret: Option<&str>) -> Wanted {
                 .collect(),
             ..WantedSecrets::default()
         },
+        mode: Mode::Replace,
         expected: None,
         dry_run: false,
         reseal: false,

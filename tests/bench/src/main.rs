@@ -15,6 +15,7 @@
 mod classify;
 mod decide;
 mod leases;
+mod lists;
 mod load;
 mod outage;
 mod permits;
@@ -46,7 +47,7 @@ const ROUND_TIME: Duration = Duration::from_secs(2);
 const SUMMARY: &str = "target/bench/summary.json";
 
 /// The parts, in their order.
-const PARTS: [&str; 11] = [
+const PARTS: [&str; 12] = [
     "classify",
     "transitions",
     "routing",
@@ -54,6 +55,7 @@ const PARTS: [&str; 11] = [
     "proxy",
     "watchers",
     "traces",
+    "lists",
     "streams",
     "permits",
     "leases",
@@ -95,6 +97,9 @@ async fn main() -> Result<()> {
     }
     if wanted("traces") {
         traces::measure(&mut summary).await?;
+    }
+    if wanted("lists") {
+        lists::measure(&mut summary).await?;
     }
     if wanted("streams") {
         streams::measure(&mut summary).await?;

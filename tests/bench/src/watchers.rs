@@ -67,7 +67,7 @@ pub(crate) async fn measure(setting: &Setting, summary: &mut Summary) -> Result<
     Ok(())
 }
 
-fn client(replica: SocketAddr) -> Result<AdminServiceClient<PlaneChannel>> {
+pub(crate) fn client(replica: SocketAddr) -> Result<AdminServiceClient<PlaneChannel>> {
     let address = Address::Tcp(format!("http://{replica}").parse()?);
     let token = SecretString::from(ADMIN_TOKEN);
     let made = channel(&address, &ChannelSettings::default(), None, Some(&token))?;

@@ -12,7 +12,7 @@ use crate::admin::Admin;
 use crate::config::apply::{Mode, Wanted, WantedSecrets};
 use crate::config::change::Terms;
 
-use super::error::{invalid_document, invalid_member};
+use super::error::{Refusal, invalid_document, invalid_member};
 use super::routing::name;
 
 /// Longest author, in bytes.
@@ -97,8 +97,7 @@ pub(super) async fn patch_settings(
     request: proto::PatchSettingsRequest,
 ) -> Result<proto::PatchSettingsResponse, Status> {
     let patch: Map<String, Value> = serde_json::from_str(&request.patch_json).map_err(|error| {
-        let message = format!("patch_json must be a JSON object: {error}");
-        invalid_member("patch_json", message)
+        Refusal::InvalidRequest.status(format!("patch_json must be a JSON object: {error}"))
     })?;
     let (expected, dry_run) = (request.expected_version, request.dry_run);
     let terms = terms(caller, expected, &request.author, dry_run)?;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use prost::Message as _;
 
-const FILES: [&str; 9] = [
+const FILES: [&str; 10] = [
     "tidegate/common/v1/common.proto",
     "tidegate/routing/v1/routing.proto",
     "tidegate/routing/v1/handoff.proto",
@@ -14,6 +14,7 @@ const FILES: [&str; 9] = [
     "tidegate/config/v1/config.proto",
     "tidegate/lease/v1/lease.proto",
     "tidegate/admin/v1/admin.proto",
+    "tidegate/management/v1/management.proto",
 ];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -29,6 +30,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             ".tidegate.routing.v1.HandoffNote",
             ".tidegate.config.v1.Credential",
             ".tidegate.admin.v1.ApplyConfigurationRequest",
+            ".tidegate.management.v1.CallRequest",
         ])
         .compile_fds(descriptors)?;
     Ok(())

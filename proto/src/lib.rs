@@ -87,5 +87,23 @@ pub mod admin {
     }
 }
 
+/// `tidegate.management.v1`
+pub mod management {
+    /// Version 1.
+    pub mod v1 {
+        tonic::include_proto!("tidegate.management.v1");
+
+        impl std::fmt::Debug for CallRequest {
+            fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter
+                    .debug_struct("CallRequest")
+                    .field("method", &self.method)
+                    .field("path", &self.path)
+                    .finish_non_exhaustive()
+            }
+        }
+    }
+}
+
 /// Descriptor set of the whole contract, for reflection.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tidegate.bin"));

@@ -4,6 +4,7 @@
 //! | room | what it holds |
 //! |---|---|
 //! | [`ids`], [`time`], [`version`] | names, moments, the one version there is |
+//! | [`management`] | the contract's management endpoints: paths, rights, bodies |
 //! | [`settings`], [`config`] | the configuration document, its validation and its indexed form |
 //! | [`outcome`], [`classify`] | what was seen, and what it means |
 //! | [`breaker`], [`gate`], [`egress`], [`cooldown`], [`lockout`] | one state machine each |
@@ -38,6 +39,7 @@ pub mod ids;
 pub mod lease;
 pub mod live_planes;
 pub mod lockout;
+pub mod management;
 pub mod number;
 pub mod occupancy;
 pub mod outcome;

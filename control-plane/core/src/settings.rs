@@ -33,7 +33,7 @@ mod tests;
 mod token_refresh;
 mod written;
 
-pub use effective::{EffectiveSetting, Source, effective};
+pub use effective::{EffectiveSetting, Source, effective, sections};
 pub use error_rules::{
     BanDetectionSettings, DailyResetSettings, ErrorRulesSettings, ProviderErrorRule, RuleScope,
 };

@@ -34,4 +34,14 @@ impl Timestamp {
     pub fn remaining_ms(self, now: Self) -> u64 {
         self.0.saturating_sub(now.0)
     }
+
+    /// UTC with milliseconds (`sessions-and-streams.md` §0). A moment past the year 9999 is told as the last one before.
+    #[must_use]
+    pub fn iso(self) -> String {
+        let at = i64::try_from(self.0)
+            .ok()
+            .and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok())
+            .unwrap_or(jiff::Timestamp::MAX);
+        at.strftime("%Y-%m-%dT%H:%M:%S.%3fZ").to_string()
+    }
 }

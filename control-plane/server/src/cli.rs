@@ -33,6 +33,11 @@ pub(crate) struct Args {
     )]
     pub(crate) http_listen: SocketAddr,
 
+    /// Where the contract's management endpoints are served, /api/monitoring/health and /api/resilience; port 0 takes any
+    /// free one. Without it they are served by data planes only
+    #[arg(long, env = "TIDEGATE_API_LISTEN", global = true)]
+    pub(crate) api_listen: Option<SocketAddr>,
+
     #[command(flatten)]
     pub(crate) database: DatabaseArgs,
 
@@ -294,7 +299,7 @@ pub(crate) struct SecretArgs {
     pub(crate) admin_read_token_file: Option<PathBuf>,
 }
 
-/// Certificates of the gRPC listener
+/// Certificates of the gRPC listener and of that for the contract
 #[derive(Debug, clap::Args)]
 pub(crate) struct TlsArgs {
     /// PEM file: our certificate

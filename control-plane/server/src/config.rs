@@ -10,7 +10,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use secrecy::{ExposeSecret as _, SecretString};
 use tidegate_control::plane::{
-    Certificate, DecisionLimits, Identity, MIN_SILENCE_LIMIT, Retention, ServerTlsConfig, Tokens,
+    ApiTls, Certificate, DecisionLimits, Identity, MIN_SILENCE_LIMIT, Retention, ServerTlsConfig,
+    Tokens,
 };
 use tidegate_core::settings::Overrides;
 use tidegate_store::seal::{Sealer, SealingKey};
@@ -27,12 +28,13 @@ const MAX_OVERRIDE_BYTES: usize = 64;
 pub(crate) struct Settings {
     pub(crate) grpc_listen: SocketAddr,
     pub(crate) http_listen: SocketAddr,
+    pub(crate) api_listen: Option<SocketAddr>,
     pub(crate) database_url: SecretString,
     pub(crate) migrate: bool,
     pub(crate) redis: Option<RedisConfig>,
     pub(crate) sealer: Option<Sealer>,
     pub(crate) tokens: Tokens,
-    pub(crate) tls: Option<ServerTlsConfig>,
+    pub(crate) tls: Option<Tls>,
     pub(crate) replica: String,
     pub(crate) ready_file: Option<PathBuf>,
     pub(crate) grace: Duration,
@@ -44,6 +46,13 @@ pub(crate) struct Settings {
     pub(crate) traces: Option<TraceSettings>,
     pub(crate) environment: BTreeMap<String, String>,
     pub(crate) validate_only: bool,
+}
+
+/// The same certificates for both listeners.
+#[derive(Debug)]
+pub(crate) struct Tls {
+    pub(crate) grpc: ServerTlsConfig,
+    pub(crate) api: ApiTls,
 }
 
 /// Nobody waits longer for a decision.
@@ -63,6 +72,7 @@ impl Settings {
             command,
             grpc_listen,
             http_listen,
+            api_listen,
             database,
             redis,
             secrets,
@@ -111,6 +121,7 @@ impl Settings {
         Ok(Self {
             grpc_listen,
             http_listen,
+            api_listen,
             database_url,
             migrate: !no_migrate,
             redis: redis_config(redis, serves)?,
@@ -253,7 +264,7 @@ fn redis_config(args: RedisArgs, serves: bool) -> Result<Option<RedisConfig>> {
     }))
 }
 
-fn tls_config(args: &TlsArgs) -> Result<Option<ServerTlsConfig>> {
+fn tls_config(args: &TlsArgs) -> Result<Option<Tls>> {
     let TlsArgs {
         tls_cert_file,
         tls_key_file,
@@ -271,11 +282,14 @@ fn tls_config(args: &TlsArgs) -> Result<Option<ServerTlsConfig>> {
         (Some(_), None) => bail!("TIDEGATE_TLS_CERT_FILE is set, TIDEGATE_TLS_KEY_FILE is not"),
         (None, Some(_)) => bail!("TIDEGATE_TLS_KEY_FILE is set, TIDEGATE_TLS_CERT_FILE is not"),
     };
-    let mut tls = ServerTlsConfig::new().identity(Identity::from_pem(cert, key));
-    if let Some(ca) = tls_client_ca_file {
-        tls = tls.client_ca_root(Certificate::from_pem(pem(ca)?));
+    let client_ca = tls_client_ca_file.as_deref().map(pem).transpose()?;
+    let api = ApiTls::from_pem(&cert, &key, client_ca.as_deref())
+        .context("TLS cannot be set up with TIDEGATE_TLS_CERT_FILE and what belongs to it")?;
+    let mut grpc = ServerTlsConfig::new().identity(Identity::from_pem(cert, key));
+    if let Some(ca) = client_ca {
+        grpc = grpc.client_ca_root(Certificate::from_pem(ca));
     }
-    Ok(Some(tls))
+    Ok(Some(Tls { grpc, api }))
 }
 
 fn pem(path: &Path) -> Result<Vec<u8>> {

@@ -1,5 +1,7 @@
 //! Starting and ending.
 
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,6 +60,7 @@ async fn serve(settings: Settings) -> Result<ExitCode> {
     let Settings {
         grpc_listen,
         http_listen,
+        api_listen,
         database_url,
         migrate,
         redis,
@@ -92,13 +95,16 @@ async fn serve(settings: Settings) -> Result<ExitCode> {
     };
     let durable = Arc::new(durable);
     let hot = Arc::new(RedisHotStore::new(&redis)?);
-    let grpc = TcpListener::bind(grpc_listen)
-        .await
-        .with_context(|| format!("cannot listen on {grpc_listen}"))?;
-    let http = TcpListener::bind(http_listen)
-        .await
-        .with_context(|| format!("cannot listen on {http_listen}"))?;
-    let (grpc_address, http_address) = (grpc.local_addr()?, http.local_addr()?);
+    let (grpc, http) = (bind(grpc_listen).await?, bind(http_listen).await?);
+    let api = match api_listen {
+        Some(address) => Some(bind(address).await?),
+        None => None,
+    };
+    let mut addresses =
+        BTreeMap::from([("grpc", grpc.local_addr()?), ("http", http.local_addr()?)]);
+    if let Some(api) = &api {
+        addresses.insert("api", api.local_addr()?);
+    }
     let traces = Traces::start(traces, "tidegate-control-plane", &replica)?;
     let registry = SharedRegistry::default();
     let shown = traces.metrics();
@@ -120,15 +126,19 @@ async fn serve(settings: Settings) -> Result<ExitCode> {
         Arc::new(sealer),
     );
     let tasks = TaskTracker::new();
-    let mut serving = tasks.spawn(plane.serve_tcp(grpc, tls)?);
+    let (grpc_tls, api_tls) = tls.map(|tls| (tls.grpc, tls.api)).unzip();
+    let mut serving = tasks.spawn(plane.serve_tcp(grpc, grpc_tls)?);
     tasks.spawn(plane.serve_telemetry(http));
-    tracing::info!(%replica, grpc = %grpc_address, http = %http_address, "listening");
+    if let Some(api) = api {
+        tasks.spawn(plane.serve_api(api, api_tls));
+    }
+    tracing::info!(%replica, ?addresses, "listening");
     let early = {
         let ready = async {
             plane.ready().await;
             tracing::info!("decisions can be served");
             match &ready_file {
-                Some(path) => ready_file::write(path, grpc_address, http_address),
+                Some(path) => ready_file::write(path, &addresses),
                 None => Ok(()),
             }
         };
@@ -164,6 +174,11 @@ async fn serve(settings: Settings) -> Result<ExitCode> {
     }
     tracing::info!("ended");
     Ok(ExitCode::SUCCESS)
+}
+
+async fn bind(address: SocketAddr) -> Result<TcpListener> {
+    let bound = TcpListener::bind(address).await;
+    bound.with_context(|| format!("cannot listen on {address}"))
 }
 
 /// Tries again while the database is not there, for at most `limit`.

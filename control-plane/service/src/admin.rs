@@ -14,6 +14,7 @@ mod quotas;
 mod reset;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tidegate_store::durable::DurableStore;
 
@@ -37,10 +38,14 @@ pub(crate) use audit::Operation;
 pub(crate) use events::{EventFilter, EventFilterError, NotRead, event};
 pub(crate) use explain::Question;
 pub(crate) use leases::lease_status;
+pub(crate) use lists::{RunningLock, lock_name};
 pub(crate) use page::{Page, PageError};
 pub(crate) use permits::{NotCleared, connections};
 pub(crate) use quotas::{Known, NotTaken};
 pub(crate) use reset::{Outcome, Refused, Scope, Selection};
+
+/// Limit of asking whether the durable store answers (decision 54).
+const PING_LIMIT: Duration = Duration::from_millis(500);
 
 /// Everything an operator may look at or change.
 #[derive(Debug)]
@@ -62,4 +67,12 @@ pub(crate) struct Admin {
     pub(crate) schemas: Arc<Schemas>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) live: Live,
+}
+
+impl Admin {
+    /// The durable store answers in time.
+    pub(crate) async fn durable_store_answers(&self) -> bool {
+        let ping = tokio::time::timeout(PING_LIMIT, self.durable.ping()).await;
+        matches!(ping, Ok(Ok(())))
+    }
 }

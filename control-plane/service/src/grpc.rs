@@ -9,6 +9,7 @@ mod events;
 mod handoff;
 mod lease;
 mod lists;
+mod management;
 mod mask;
 mod origin;
 mod quotas;

@@ -25,6 +25,8 @@
 //! | `admin` | what operators ask and do |
 //! | `schema` | which schema of values may be written |
 //! | `grpc` | messages to use cases and back |
+//! | [`rest`] | the contract's management endpoints over HTTP |
+//! | `listener` | HTTP connections, their limits and their end |
 //! | [`telemetry`] | metrics, liveness, readiness |
 //!
 //! It knows no rule (`tidegate-core` does) and names no adapter.
@@ -44,6 +46,7 @@ mod hot;
 mod lanes;
 mod lead;
 mod lease;
+mod listener;
 mod live;
 mod outbound;
 mod permits;
@@ -52,6 +55,7 @@ pub mod plane;
 mod quota_poll;
 mod record;
 mod refresh;
+pub mod rest;
 mod retention;
 mod schema;
 mod shared_value;

@@ -51,6 +51,8 @@ use crate::quota_poll::{self, Poller};
 use crate::record::history::history;
 use crate::record::{Parts, Recorder};
 use crate::refresh::{self, Refresher};
+use crate::rest::Rest;
+pub use crate::rest::{ApiTls, ApiTlsError};
 use crate::retention::Cleaner;
 pub use crate::retention::Retention;
 use crate::schema::Schemas;
@@ -288,7 +290,26 @@ impl ControlPlane {
             lanes: Mutex::default(),
         });
         let pin_keeper = pins.keeper(Arc::clone(&durable));
-        let access_metrics = Arc::clone(&metrics);
+        let access = Access::new(&config.tokens, Arc::clone(&published), Arc::clone(&metrics));
+        let admin = Arc::new(Admin {
+            leases: Arc::clone(&leases),
+            events: Arc::clone(&events),
+            replica: config.replica,
+            hot: Arc::clone(&hot),
+            durable: Arc::clone(&durable),
+            view: Arc::clone(&view),
+            clock: Arc::clone(&clock),
+            config: Arc::clone(&published),
+            recorder: Arc::clone(&recorder),
+            permits: Arc::clone(&permits),
+            lanes: Arc::clone(&lanes),
+            pins: Arc::clone(&pins),
+            fleet: Arc::clone(&fleet),
+            checkpoint: Arc::clone(&checkpoint),
+            schemas: Arc::clone(&schemas),
+            metrics: Arc::clone(&metrics),
+            live: live.clone(),
+        });
         let services = Services {
             decider: Arc::new(Decider {
                 hot: Arc::clone(&hot),
@@ -326,25 +347,8 @@ impl ControlPlane {
             leases: Arc::clone(&leases),
             traces: config.traces,
             usages,
-            admin: Arc::new(Admin {
-                leases: Arc::clone(&leases),
-                events: Arc::clone(&events),
-                replica: config.replica,
-                hot: Arc::clone(&hot),
-                durable,
-                view: Arc::clone(&view),
-                clock,
-                config: Arc::clone(&published),
-                recorder: Arc::clone(&recorder),
-                permits,
-                lanes,
-                pins,
-                fleet: Arc::clone(&fleet),
-                checkpoint: Arc::clone(&checkpoint),
-                schemas: Arc::clone(&schemas),
-                metrics: Arc::clone(&metrics),
-                live,
-            }),
+            rest: Rest::new(Arc::clone(&admin), access.clone(), serving.clone()),
+            admin,
             metrics,
             tasks: serving.clone(),
             drain: drain.clone(),
@@ -377,7 +381,7 @@ impl ControlPlane {
         }));
         Self {
             services,
-            access: Access::new(&config.tokens, Arc::clone(&published), access_metrics),
+            access,
             tokens: config.tokens,
             hot,
             readiness: Readiness {

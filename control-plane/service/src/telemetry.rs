@@ -12,4 +12,5 @@ mod lease_metrics;
 pub(crate) mod metrics;
 pub(crate) mod pin_metrics;
 mod quota_metrics;
+pub(crate) mod rest_metrics;
 mod usage_metrics;

@@ -62,8 +62,10 @@ pub struct ControlPlane {
     pub grpc: SocketAddr,
     /// Where it has `/livez`, `/readyz` and `/metrics`.
     pub http: SocketAddr,
+    /// Where it has the contract's management endpoints.
+    pub api: SocketAddr,
     /// Nobody else's, also before it listens and while it is down.
-    _ports: [ReservedPort; 2],
+    _ports: [ReservedPort; 3],
 }
 
 impl ControlPlane {
@@ -192,11 +194,13 @@ impl Fleet {
         env: &[(String, String)],
     ) -> Result<()> {
         let (grpc, http) = (ReservedPort::reserve()?, ReservedPort::reserve()?);
-        let (grpc_addr, http_addr) = (grpc.addr(), http.addr());
+        let api = ReservedPort::reserve()?;
+        let (grpc_addr, http_addr, api_addr) = (grpc.addr(), http.addr(), api.addr());
         let mut builder = ProcessBuilder::workspace_binary("tidegate-control-plane")?
             .named(format!("control-plane-{number}"))
             .args(["--grpc-listen", &grpc_addr.to_string()])
             .args(["--http-listen", &http_addr.to_string()])
+            .args(["--api-listen", &api_addr.to_string()])
             .env("TIDEGATE_DATABASE_URL", self.postgres.url(&self.database))
             .env("TIDEGATE_REDIS_URL", redis_url)
             .env("TIDEGATE_SEALING_KEY", SEALING_KEY)
@@ -209,7 +213,8 @@ impl Fleet {
             process: builder.start()?,
             grpc: grpc_addr,
             http: http_addr,
-            _ports: [grpc, http],
+            api: api_addr,
+            _ports: [grpc, http, api],
         });
         Ok(())
     }

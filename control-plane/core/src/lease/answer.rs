@@ -3,8 +3,6 @@
 
 use serde_json::{Value, json};
 
-use crate::time::Timestamp;
-
 use super::{LeaseError, LeaseSummary};
 
 /// The body of an answer about a lease.
@@ -13,9 +11,9 @@ pub fn lifecycle_body(lease: &LeaseSummary) -> Value {
     json!({
         "state": lease.state.as_str(),
         "generation": lease.generation.number(),
-        "acquiredAt": iso(lease.acquired_at),
-        "renewedAt": iso(lease.renewed_at),
-        "expiresAt": iso(lease.expires_at),
+        "acquiredAt": lease.acquired_at.iso(),
+        "renewedAt": lease.renewed_at.iso(),
+        "expiresAt": lease.expires_at.iso(),
     })
 }
 
@@ -42,20 +40,12 @@ impl LeaseError {
     }
 }
 
-/// UTC with milliseconds (`sessions-and-streams.md` §0). A moment past the year 9999 is told as the last one before.
-fn iso(at: Timestamp) -> String {
-    let at = i64::try_from(at.0)
-        .ok()
-        .and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok())
-        .unwrap_or(jiff::Timestamp::MAX);
-    at.strftime("%Y-%m-%dT%H:%M:%S.%3fZ").to_string()
-}
-
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
 
     use crate::lease::Capacity;
+    use crate::time::Timestamp;
 
     use super::*;
 
@@ -65,7 +55,7 @@ mod tests {
     #[case::the_epoch(0, "1970-01-01T00:00:00.000Z")]
     #[case::never(u64::MAX, "9999-12-30T22:00:00.999Z")]
     fn times_are_told_in_utc_with_milliseconds(#[case] at: u64, #[case] text: &str) {
-        assert_eq!(iso(Timestamp(at)), text);
+        assert_eq!(Timestamp(at).iso(), text);
     }
 
     #[test]

@@ -33,14 +33,20 @@ pub enum Source {
     Stored,
 }
 
-/// Every member with what acts, in the order of the sections.
+/// The sections as they act, as one document (`GET /api/resilience`). A member that is unset is null.
 #[must_use]
-pub fn effective(reading: &StoredReading, overrides: &Overrides) -> Vec<EffectiveSetting> {
-    let resolved = match serde_json::to_value(resolved(&reading.settings, overrides)) {
+pub fn sections(settings: &Settings, overrides: &Overrides) -> Map<String, Value> {
+    match serde_json::to_value(resolved(settings, overrides)) {
         Ok(Value::Object(members)) => members,
         // As in `Settings::violations`: settings can always be written.
         Ok(_) | Err(_) => Map::new(),
-    };
+    }
+}
+
+/// Every member with what acts, in the order of the sections.
+#[must_use]
+pub fn effective(reading: &StoredReading, overrides: &Overrides) -> Vec<EffectiveSetting> {
+    let resolved = sections(&reading.settings, overrides);
     let mut all = Vec::new();
     let walk = Walk {
         written: Some(&reading.members),

@@ -31,6 +31,24 @@ const TOKENS_LIMIT: Duration = Duration::from_millis(500);
 /// The later end first.
 pub(crate) type LockoutKey = (Reverse<u64>, String, LockKey);
 
+/// A model lock that runs.
+#[derive(Clone, Debug)]
+pub(crate) struct RunningLock<'a> {
+    pub(crate) connection: &'a Connection,
+    pub(crate) lock: ModelLock,
+}
+
+impl RunningLock<'_> {
+    fn key(&self) -> LockoutKey {
+        let connection = self.connection.id.to_string();
+        (
+            Reverse(self.lock.until.0),
+            connection,
+            self.lock.key.clone(),
+        )
+    }
+}
+
 impl Admin {
     /// A page of the breakers of configured providers, by id, and the token of the next one.
     pub(crate) fn breakers(
@@ -103,22 +121,34 @@ impl Admin {
         page: &Page<LockoutKey>,
     ) -> (Vec<proto::Lockout>, String) {
         let now = self.clock.now();
+        let locks = self.running_locks(config, provider, connection, now);
+        let locks = locks.into_iter();
+        page.of(locks.map(|it| (it.key(), lockout(it.connection, &it.lock, now))))
+    }
+
+    /// All running model locks, longest remaining first.
+    pub(crate) fn running_locks<'a>(
+        &self,
+        config: &'a Config,
+        provider: Option<&ProviderId>,
+        connection: Option<&ConnectionId>,
+        now: Timestamp,
+    ) -> Vec<RunningLock<'a>> {
         let selected = connections(config, provider, connection);
-        let mut locks: Vec<(LockoutKey, proto::Lockout)> = selected
-            .flat_map(|(_, config)| {
-                let state = self.state_of(config);
+        let mut locks: Vec<RunningLock<'a>> = selected
+            .flat_map(|(_, connection)| {
+                let state = self.state_of(connection);
                 let running = state.locks.iter().filter(|lock| lock.is_active(now));
                 running
-                    .map(|lock| {
-                        let connection = config.id.to_string();
-                        let key = (Reverse(lock.until.0), connection, lock.key.clone());
-                        (key, lockout(config, lock, now))
+                    .map(|lock| RunningLock {
+                        connection,
+                        lock: lock.clone(),
                     })
                     .collect::<Vec<_>>()
             })
             .collect();
-        locks.sort_by(|(one, _), (other, _)| one.cmp(other));
-        page.of(locks.into_iter())
+        locks.sort_by_cached_key(RunningLock::key);
+        locks
     }
 
     /// What the provider's family locked and still runs, by identity.
@@ -310,7 +340,8 @@ fn lockout(config: &Connection, lock: &ModelLock, now: Timestamp) -> proto::Lock
     }
 }
 
-fn lock_name(key: &LockKey) -> String {
+/// What is locked, as it is written.
+pub(crate) fn lock_name(key: &LockKey) -> String {
     match key {
         LockKey::Family(family) => family.clone(),
         LockKey::Model(model) => model.to_string(),

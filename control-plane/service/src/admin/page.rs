@@ -58,6 +58,15 @@ impl<K: Ord + Serialize + DeserializeOwned> Page<K> {
         })
     }
 
+    /// The first page, as large as pages are.
+    pub(crate) fn first(list: &str) -> Self {
+        Self {
+            list: list.to_owned(),
+            size: usize::try_from(MAX_PAGE).unwrap_or(usize::MAX),
+            after: None,
+        }
+    }
+
     /// How many items there may be.
     pub(crate) fn size(&self) -> usize {
         self.size

@@ -11,40 +11,19 @@ use std::fmt;
 
 use tidegate_core::config::Config;
 use tidegate_core::ids::{ConnectionId, ModelId, ProviderId, Shard};
+pub(crate) use tidegate_core::management::ResetScope as Scope;
 use tidegate_core::routing::View as _;
 use tidegate_core::state::Event;
 
+use crate::access::Caller;
 use crate::clock::local_now;
 use crate::hot::WRITE_LIMIT;
 use crate::record::direct::NotDone;
 
-use super::Admin;
+use super::{Admin, Operation};
 
 /// Limit of one value.
 const VALUE_LIMIT: std::time::Duration = std::time::Duration::from_secs(1);
-
-/// What a reset ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Scope {
-    Breakers,
-    Cooldowns,
-    Lockouts,
-    All,
-}
-
-impl Scope {
-    fn breakers(self) -> bool {
-        matches!(self, Self::Breakers | Self::All)
-    }
-
-    fn cooldowns(self) -> bool {
-        matches!(self, Self::Cooldowns | Self::All)
-    }
-
-    fn lockouts(self) -> bool {
-        matches!(self, Self::Lockouts | Self::All)
-    }
-}
 
 /// Of what.
 #[derive(Clone, Debug)]
@@ -101,9 +80,39 @@ pub(crate) enum Refused {
     RetriesKept { done: u32, reason: String },
 }
 
+impl Refused {
+    /// How much had changed by then; none: it was refused before.
+    fn done(&self) -> Option<u32> {
+        match self {
+            Self::Interrupted { done, .. } | Self::RetriesKept { done, .. } => {
+                Some(*done).filter(|done| *done > 0)
+            }
+            Self::NoProvider(_) | Self::NoConnection(_) | Self::BreakerOfConnection => None,
+        }
+    }
+}
+
 impl Admin {
-    /// Resets what is selected.
+    /// Resets what is selected, and writes down who did it.
     pub(crate) async fn reset(
+        &self,
+        caller: &Caller,
+        config: &Config,
+        selection: &Selection,
+    ) -> Result<Outcome, Refused> {
+        let outcome = self.reset_selected(config, selection).await;
+        let changed = match &outcome {
+            Ok(outcome) => Some(outcome.count),
+            Err(refused) => refused.done(),
+        };
+        if let Some(count) = changed {
+            let summary = format!("{selection} reset, {count} changed");
+            self.audit(caller, Operation::Reset, &summary).await;
+        }
+        outcome
+    }
+
+    async fn reset_selected(
         &self,
         config: &Config,
         selection: &Selection,

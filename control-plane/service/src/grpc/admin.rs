@@ -369,12 +369,8 @@ impl AdminService for AdminApi {
             model: name("model", &request.model, ModelId::new)?,
         };
         let current = self.current()?;
-        let outcome = self.admin.reset(&current.config, &selection).await;
-        if let Some(count) = reset_count(&outcome) {
-            let summary = format!("{selection} reset, {count} changed");
-            self.admin.audit(&caller, Operation::Reset, &summary).await;
-        }
-        let outcome = outcome.map_err(refused)?;
+        let reset = self.admin.reset(&caller, &current.config, &selection);
+        let outcome = reset.await.map_err(refused)?;
         Ok(Response::new(proto::ResetResponse {
             reset_count: outcome.count,
             checkpointed: !outcome.unsaved,
@@ -412,14 +408,14 @@ impl AdminService for AdminApi {
         _request: Request<proto::GetStatusRequest>,
     ) -> Result<Response<proto::GetStatusResponse>, Status> {
         let admin = &self.admin;
-        let ping = tokio::time::timeout(DURABLE_LIMIT, admin.durable.ping()).await;
+        let durable_store_reachable = admin.durable_store_answers().await;
         let planes = admin.live.planes();
         Ok(Response::new(proto::GetStatusResponse {
             replica: admin.replica.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             freshness: Some(freshness(&admin.view, &admin.clock)),
             hot_store_reachable: admin.hot.answers(),
-            durable_store_reachable: matches!(ping, Ok(Ok(()))),
+            durable_store_reachable,
             checkpoint_leader: admin.checkpoint.leads(),
             configuration_version: admin.config.config().map_or(0, |config| config.version),
             replicas: admin.schemas.replicas(),
@@ -477,19 +473,6 @@ fn scope(scope: i32) -> Result<Scope, Status> {
         Ok(proto::ResetScope::Lockouts) => Ok(Scope::Lockouts),
         Ok(proto::ResetScope::All) => Ok(Scope::All),
         Err(_unknown) => Err(invalid_member("scope", "scope is not known".to_owned())),
-    }
-}
-
-/// How much a reset changed, also one that failed on its way; none: it was refused before.
-fn reset_count(outcome: &Result<Outcome, Refused>) -> Option<u32> {
-    match outcome {
-        Ok(outcome) => Some(outcome.count),
-        Err(Refused::Interrupted { done, .. } | Refused::RetriesKept { done, .. }) => {
-            Some(*done).filter(|done| *done > 0)
-        }
-        Err(Refused::NoProvider(_) | Refused::NoConnection(_) | Refused::BreakerOfConnection) => {
-            None
-        }
     }
 }
 

@@ -47,7 +47,8 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    fn code(self) -> &'static str {
+    /// The code, stable.
+    pub(crate) fn code(self) -> &'static str {
         match self {
             Self::InvalidConfiguration => "CP0001",
             Self::VersionConflict => "CP0002",

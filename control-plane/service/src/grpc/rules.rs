@@ -4,7 +4,7 @@
 use crate::access::Need;
 
 /// What each method needs, by service.
-const RULES: [(&str, &[(&str, Need)]); 10] = [
+const RULES: [(&str, &[(&str, Need)]); 11] = [
     (
         "tidegate.routing.v1.RoutingService",
         &[
@@ -94,6 +94,11 @@ const RULES: [(&str, &[(&str, Need)]); 10] = [
             ("ListEvents", Need::Read),
             ("WatchEvents", Need::Read),
         ],
+    ),
+    // What a client may do that stands behind the data plane is decided by what it showed (`crate::rest`).
+    (
+        "tidegate.management.v1.ManagementService",
+        &[("Call", Need::DataPlane)],
     ),
     // Orchestrators probe without a token. The others tell no more, but would let anybody keep streams open.
     (

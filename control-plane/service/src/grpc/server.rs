@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_core::management::MAX_MANAGEMENT_BYTES;
 use tidegate_proto::FILE_DESCRIPTOR_SET;
 use tidegate_proto::admin::v1::admin_service_server::AdminServiceServer;
 use tidegate_proto::config::v1::snapshot_service_server::SnapshotServiceServer;
 use tidegate_proto::lease::v1::lease_service_server::LeaseServiceServer;
+use tidegate_proto::management::v1::management_service_server::ManagementServiceServer;
 use tidegate_proto::report::v1::report_service_server::ReportServiceServer;
 use tidegate_proto::routing::v1::admission_service_server::AdmissionServiceServer;
 use tidegate_proto::routing::v1::handoff_service_server::HandoffServiceServer;
@@ -26,6 +28,7 @@ use crate::handoff::Handoffs;
 use crate::lanes::Lanes;
 use crate::lease::Leases;
 use crate::record::Recorder;
+use crate::rest::Rest;
 use crate::telemetry::metrics::Metrics;
 use crate::usage::Usages;
 use crate::watch::Watchers;
@@ -35,6 +38,7 @@ use super::admission::AdmissionApi;
 use super::auth::Guarded;
 use super::handoff::HandoffApi;
 use super::lease::LeaseApi;
+use super::management::ManagementApi;
 use super::report::Reports;
 use super::routing::Routing;
 use super::snapshot::Snapshots;
@@ -57,6 +61,8 @@ const MAX_REQUEST: usize = 8 * 1024 * 1024;
 const MAX_HANDOFF: usize = 128 * 1024;
 /// Largest request about a lease: names and numbers.
 const MAX_LEASE: usize = 16 * 1024;
+/// Largest request that a data plane forwards: its body, and the longest head that data planes take.
+const MAX_MANAGEMENT: usize = MAX_MANAGEMENT_BYTES + 64 * 1024;
 /// Largest configuration, in bytes.
 const MAX_CONFIGURATION: usize = 128 * 1024 * 1024;
 
@@ -67,6 +73,7 @@ pub(crate) struct Services {
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) watchers: Arc<Watchers>,
     pub(crate) admin: Arc<Admin>,
+    pub(crate) rest: Rest,
     pub(crate) handoffs: Arc<Handoffs>,
     pub(crate) leases: Arc<Leases>,
     pub(crate) lanes: Arc<Lanes>,
@@ -97,6 +104,7 @@ impl Offered {
                 "tidegate.routing.v1.AdmissionService",
                 "tidegate.report.v1.ReportService",
                 "tidegate.config.v1.SnapshotService",
+                "tidegate.management.v1.ManagementService",
                 "tidegate.admin.v1.AdminService",
             ],
             Self::Administration => &["tidegate.admin.v1.AdminService"],
@@ -173,7 +181,12 @@ fn add_data_plane_services(routes: &mut RoutesBuilder, services: &Services, acce
         clock: Arc::clone(&services.decider.clock),
     })
     .max_decoding_message_size(MAX_REQUEST);
+    let management = ManagementServiceServer::new(ManagementApi {
+        rest: services.rest.clone(),
+    })
+    .max_decoding_message_size(MAX_MANAGEMENT);
     routes
+        .add_service(Guarded::new(management, access))
         .add_service(Guarded::new(routing, access))
         .add_service(Guarded::new(handoffs, access))
         .add_service(Guarded::new(leases, access))

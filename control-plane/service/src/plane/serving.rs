@@ -12,6 +12,8 @@ use tonic::transport::ServerTlsConfig;
 use tonic::transport::server::{Connected, TcpIncoming};
 
 use crate::grpc::server::{Offered, routes, server, show_health};
+use crate::listener::{self, Listening};
+use crate::rest::{ApiTls, respond};
 use crate::telemetry;
 
 use super::{Background, ControlPlane};
@@ -161,6 +163,25 @@ impl ControlPlane {
             Ok(router
                 .serve_with_incoming_shutdown(incoming, drain.cancelled_owned())
                 .await?)
+        })
+    }
+
+    /// Serves the contract's management endpoints over HTTP until [`ControlPlane::shutdown`] (`sessions-and-streams.md` §5.4).
+    /// Nobody gets more there than one word who does not show who they are, wherever it listens.
+    pub fn serve_api(
+        &self,
+        listener: TcpListener,
+        tls: Option<ApiTls>,
+    ) -> impl Future<Output = ()> + use<> {
+        let listening = Listening {
+            name: "api",
+            tls: tls.map(|tls| tls.0),
+            tasks: self.serving.clone(),
+            stop: self.readiness.drain.clone(),
+        };
+        let rest = self.services.rest.clone();
+        listener::serve(listener, listening, move |request| {
+            respond(rest.clone(), request)
         })
     }
 

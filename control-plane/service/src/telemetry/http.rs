@@ -3,31 +3,24 @@
 //! Readiness means that decisions can be served: there is a configuration and a view, even an old one. Stores that are
 //! away do not make a replica unready (decision 55); its freshness tells data planes to ask it last.
 
-use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_TYPE};
-use http::{Method, Request, Response, StatusCode};
+use http::{Method, Response, StatusCode};
 use http_body_util::Full;
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::listener::{self, Listening};
+
 use super::metrics::Metrics;
 
-/// Most connections at once; scrapers and probes need few.
-const MAX_CONNECTIONS: usize = 128;
-/// Limit of reading a request's headers.
-const HEADER_LIMIT: Duration = Duration::from_secs(5);
-/// Pause after a failure to accept, for example for want of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// What is served. Anybody may ask: nothing here names an account, and the listener is not for clients.
+pub(crate) const PATHS: [&str; 3] = ["/livez", "/readyz", "/metrics"];
+/// What each path answers.
+pub(crate) const ALLOWED: &str = "GET, HEAD";
 
 /// Whether decisions can be served.
 pub(crate) type IsReady = Arc<dyn Fn() -> bool + Send + Sync>;
@@ -40,40 +33,17 @@ pub(crate) async fn serve(
     tasks: TaskTracker,
     stop: CancellationToken,
 ) {
-    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    loop {
-        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
-            return;
-        };
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = stop.cancelled() => return,
-        };
-        let stream = match accepted {
-            Ok((stream, _peer)) => stream,
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a telemetry connection");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
-        let metrics = Arc::clone(&metrics);
-        let is_ready = Arc::clone(&is_ready);
-        let service = service_fn(move |request: Request<Incoming>| {
-            let response = answer(request.method(), request.uri().path(), &metrics, &*is_ready);
-            async move { Ok::<_, Infallible>(response) }
-        });
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HEADER_LIMIT)
-            .serve_connection(TokioIo::new(stream), service);
-        tasks.spawn(stop.clone().run_until_cancelled_owned(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "telemetry connection ended");
-            }
-            drop(slot);
-        }));
-    }
+    let listening = Listening {
+        name: "telemetry",
+        tls: None,
+        tasks,
+        stop,
+    };
+    let answer = move |request: http::Request<hyper::body::Incoming>| {
+        let response = answer(request.method(), request.uri().path(), &metrics, &*is_ready);
+        std::future::ready(response)
+    };
+    listener::serve(listener, listening, answer).await;
 }
 
 fn answer(
@@ -82,9 +52,12 @@ fn answer(
     metrics: &Metrics,
     is_ready: &(dyn Fn() -> bool + Send + Sync),
 ) -> Response<Full<Bytes>> {
+    if !PATHS.contains(&path) {
+        return text(StatusCode::NOT_FOUND, "try /livez, /readyz or /metrics\n");
+    }
     if method != Method::GET && method != Method::HEAD {
         let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered\n");
-        let allowed = http::HeaderValue::from_static("GET, HEAD");
+        let allowed = http::HeaderValue::from_static(ALLOWED);
         response.headers_mut().insert(ALLOW, allowed);
         return response;
     }
@@ -112,7 +85,8 @@ fn answer(
                 )
             }
         },
-        _ => text(StatusCode::NOT_FOUND, "try /livez, /readyz or /metrics\n"),
+        // It was looked up above.
+        _ => text(StatusCode::NOT_FOUND, "there is nothing here\n"),
     }
 }
 

@@ -22,6 +22,7 @@ pub(crate) use super::lease_metrics::{LeaseFailure, LeaseShown};
 use super::pin_metrics::PinMetrics;
 use super::quota_metrics::QuotaMetrics;
 pub(crate) use super::quota_metrics::{QuotaPoll, QuotaReport};
+use super::rest_metrics::RestMetrics;
 use super::usage_metrics::UsageMetrics;
 pub(crate) use kinds::{
     AdmissionAnswer, Dropped, PermitGrant, ProbeGrant, ReportFate, Step, StoreCall, TokenRefresh,
@@ -60,6 +61,7 @@ pub(crate) struct Metrics {
     pub(crate) leases: LeaseMetrics,
     pub(crate) pins: PinMetrics,
     pub(crate) admin: AdminMetrics,
+    pub(crate) rest: RestMetrics,
     /// Quotas that are fetched.
     pub(crate) quota: QuotaMetrics,
     /// Tokens, and history as it goes.
@@ -112,6 +114,7 @@ impl Metrics {
             leases: LeaseMetrics::default(),
             pins: PinMetrics::default(),
             admin: AdminMetrics::default(),
+            rest: RestMetrics::default(),
             quota: QuotaMetrics::default(),
             usage: UsageMetrics::default(),
             write_conflicts: Counter::<u64, AtomicU64>::default(),
@@ -243,6 +246,7 @@ impl Metrics {
         self.leases.register(registry);
         self.pins.register(registry);
         self.admin.register(registry);
+        self.rest.register(registry);
         self.quota.register(registry);
         self.usage.register(registry);
     }

@@ -50,6 +50,8 @@ pub(crate) struct Fleet {
     pub(crate) durable: Arc<dyn DurableStore>,
     /// Of replicas that are started from now on.
     pub(crate) decision_limits: DecisionLimits,
+    /// The same: contract variables.
+    pub(crate) environment: BTreeMap<String, String>,
     sealer: Arc<Sealer>,
     tasks: TaskTracker,
     started: AtomicU64,
@@ -93,6 +95,7 @@ impl Fleet {
             memory: MemoryHotStore::new(Arc::new(SystemClock), options),
             durable,
             decision_limits: DecisionLimits::default(),
+            environment: BTreeMap::new(),
             sealer: Arc::new(Sealer::new(&key()).unwrap()),
             tasks: TaskTracker::new(),
             started: AtomicU64::new(0),
@@ -132,6 +135,11 @@ impl Fleet {
         image.check.incarnation.is_some() && image.entries.iter().any(|entry| entry.key == key)
     }
 
+    /// Runs what serves, until its replica ends it.
+    pub(crate) fn run(&self, serving: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(serving);
+    }
+
     /// Starts a replica and waits until it is ready.
     pub(crate) async fn start(&self) -> Replica {
         self.start_with(Tokens::default()).await
@@ -147,7 +155,7 @@ impl Fleet {
                 traces: tidegate_telemetry::Traces::off(),
                 replica: format!("replica-{number}"),
                 tokens,
-                environment: BTreeMap::new(),
+                environment: self.environment.clone(),
                 drain_limit: Duration::from_secs(10),
                 decision_limits: self.decision_limits,
                 silence_limit: SILENCE_LIMIT,

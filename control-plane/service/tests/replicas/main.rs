@@ -29,6 +29,8 @@ mod quotas;
 mod report;
 mod resources;
 #[cfg(test)]
+mod rest;
+#[cfg(test)]
 mod settings;
 #[cfg(test)]
 mod telemetry;

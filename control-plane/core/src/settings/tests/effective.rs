@@ -116,3 +116,30 @@ fn what_is_listed_is_what_the_state_machines_run_on() {
         (json!(2), Source::BuiltIn)
     );
 }
+
+#[test]
+fn the_sections_as_they_act_can_be_sent_back() {
+    let written: WrittenSettings = serde_json::from_value(json!({
+        "modelLockout": {"enabled": true},
+        "requestQueue": {"maxWaitMs": 9_000},
+    }))
+    .unwrap();
+    let overrides = Overrides::from_environment([("RATE_LIMIT_MAX_QUEUE_DEPTH", "7")]);
+    let acting = sections(&written.stored().settings, &overrides);
+    let acting_value = Value::Object(acting.clone());
+    for (pointer, value) in [
+        ("/modelLockout/enabled", json!(true)),
+        ("/requestQueue/maxWaitMs", json!(9_000)),
+        ("/requestQueue/maxQueueDepth", json!(7)),
+        ("/providerBreaker/apikey/failureThreshold", json!(12)),
+        ("/providerBreaker/oauth/resetTimeoutMs", json!(60_000)),
+        ("/sessionAffinityTtlMs", json!(0)),
+    ] {
+        assert_eq!(acting_value.pointer(pointer), Some(&value), "{pointer}");
+    }
+    let patched = written.patched(&acting).unwrap();
+    assert_eq!(
+        sections(&patched.stored().settings, &Overrides::default()),
+        acting
+    );
+}

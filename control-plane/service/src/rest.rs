@@ -1,0 +1,421 @@
+//! The contract's management endpoints (`sessions-and-streams.md` §5.4), implemented once (decision 61).
+//!
+//! A request comes in two ways: over a listener of this replica ([`crate::plane::ControlPlane::serve_api`]), or forwarded by
+//! a data plane over gRPC. Both end in `Rest::answer`, which knows nothing of either. What is done is what the gRPC admin
+//! API does, by the same use cases; here are only paths, rights and shapes.
+//!
+//! **Stance:** fail-closed. Nobody is let in who does not show who they are, also where gRPC on a loopback address asks for
+//! nothing: clients of data planes come from anywhere, and pages in a browser reach loopback addresses over HTTP. Only how
+//! everything is, in one word, is for everybody.
+
+mod health;
+mod over_http;
+mod shapes;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Method, StatusCode};
+use serde_json::{Map, Value, json};
+use tidegate_core::management::{
+    ClearLockouts, Operation, Resource, Right, read_clear, read_patch, read_reset,
+};
+use tidegate_core::settings::sections;
+use tokio_util::task::TaskTracker;
+
+use crate::access::{Access, Caller, Denied, Need};
+use crate::admin::{Admin, Outcome, Refused, Scope, Selection};
+use crate::config::Current;
+use crate::config::apply::ApplyError;
+use crate::config::change::Terms;
+use crate::grpc::error::Refusal;
+use crate::telemetry::rest_metrics::Ending;
+
+use health::{Health, HealthCache};
+use shapes::{error_body, failure_body, invalid_body, lockouts};
+
+pub(crate) use over_http::respond;
+pub use over_http::{ApiTls, ApiTlsError};
+
+/// A path that a replica serves over HTTP, for whoever checks that none is forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Served {
+    /// The path.
+    pub path: &'static str,
+    /// The methods for an `Allow` header; every other one is 405.
+    pub allow: &'static str,
+    /// What somebody gets who shows nothing.
+    pub without_credentials: Stranger,
+}
+
+/// What somebody gets who shows nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stranger {
+    /// An answer to every method: it tells nobody anything of value.
+    Answered,
+    /// One word to GET, and nothing else.
+    Status,
+    /// Nothing.
+    Refused,
+}
+
+/// Every path of the listener for the contract.
+pub fn api_paths() -> impl Iterator<Item = Served> {
+    tidegate_core::management::RESOURCES.iter().map(|resource| {
+        let mut operations = resource.methods.iter().map(|(_, operation)| *operation);
+        let is_for_everybody = operations.any(|it| it.right() == Right::Anyone);
+        Served {
+            path: resource.path,
+            allow: resource.allow,
+            without_credentials: if is_for_everybody {
+                Stranger::Status
+            } else {
+                Stranger::Refused
+            },
+        }
+    })
+}
+
+/// Every path of the listener for probes and metrics.
+pub fn telemetry_paths() -> impl Iterator<Item = Served> {
+    let paths = crate::telemetry::http::PATHS.into_iter();
+    paths.map(|path| Served {
+        path,
+        allow: crate::telemetry::http::ALLOWED,
+        without_credentials: Stranger::Answered,
+    })
+}
+
+/// A request, however it came.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    pub(crate) method: &'a str,
+    /// Without a query.
+    pub(crate) path: &'a str,
+    /// The `Authorization` header.
+    pub(crate) authorization: Option<&'a str>,
+    pub(crate) body: &'a [u8],
+}
+
+/// What is answered: JSON, or nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) body: Bytes,
+    /// For an `Allow` header.
+    pub(crate) allow: Option<&'static str>,
+}
+
+impl Answer {
+    fn ok(body: &Value) -> Self {
+        Self::with(StatusCode::OK, body)
+    }
+
+    fn with(status: StatusCode, body: &Value) -> Self {
+        Self {
+            status,
+            body: body.to_string().into(),
+            allow: None,
+        }
+    }
+
+    /// A refusal of ours, before anything is done.
+    pub(crate) fn refused(status: StatusCode, code: &str, message: &str) -> Self {
+        Self::with(status, &error_body(status, code, message))
+    }
+}
+
+/// A change that is understood.
+#[derive(Debug)]
+enum Change {
+    Reset {
+        selection: Selection,
+        /// The member that says that it was done.
+        done: &'static str,
+    },
+    Lockouts(ClearLockouts),
+    Settings(Map<String, Value>),
+}
+
+/// Answers.
+#[derive(Clone, Debug)]
+pub(crate) struct Rest {
+    admin: Arc<Admin>,
+    access: Access,
+    health: Arc<HealthCache>,
+    /// Where changes are made, which go on to their end when nobody waits for it any more.
+    tasks: TaskTracker,
+}
+
+impl Rest {
+    pub(crate) fn new(admin: Arc<Admin>, access: Access, tasks: TaskTracker) -> Self {
+        let health = Arc::new(HealthCache::new(Arc::clone(&admin), tasks.clone()));
+        Self {
+            admin,
+            access,
+            health,
+            tasks,
+        }
+    }
+
+    /// Answers one request. Dropped before, it still does what was begun.
+    pub(crate) async fn answer(&self, asked: Asked<'_>) -> Answer {
+        let Some(resource) = Resource::find(asked.path) else {
+            let message = "there is no such path here";
+            return Answer::refused(StatusCode::NOT_FOUND, "unknown_path", message);
+        };
+        if asked.method == Method::OPTIONS.as_str() {
+            return Answer {
+                status: StatusCode::NO_CONTENT,
+                body: Bytes::new(),
+                allow: Some(resource.allow),
+            };
+        }
+        let Some(operation) = resource.operation(asked.method) else {
+            let status = StatusCode::METHOD_NOT_ALLOWED;
+            let message = "this path does not answer this method";
+            return Answer {
+                allow: Some(resource.allow),
+                ..Answer::refused(status, "method_not_allowed", message)
+            };
+        };
+        let answer = self.answer_to(operation, asked).await;
+        let metrics = &self.admin.metrics.rest;
+        metrics.answered(operation, Ending::of(answer.status));
+        answer
+    }
+
+    async fn answer_to(&self, operation: Operation, asked: Asked<'_>) -> Answer {
+        let need = match operation.right() {
+            Right::Anyone => {
+                let shown = asked.authorization.is_some();
+                let full = shown && self.admit(Need::Read, asked).is_ok();
+                return self.show_health(full).await;
+            }
+            Right::Read => Need::Read,
+            Right::Manage => Need::Manage,
+        };
+        let caller = match self.admit(need, asked) {
+            Ok(caller) => caller,
+            Err(denied) => return refused_caller(denied),
+        };
+        let Some(current) = self.admin.config.current() else {
+            let message = "there is no configuration yet";
+            return failed(StatusCode::SERVICE_UNAVAILABLE, Refusal::NotReady, message);
+        };
+        let change = match operation {
+            Operation::ShowHealth => return self.show_health(true).await,
+            Operation::ShowSettings => {
+                return Answer::ok(&Value::Object(self.sections(&current)));
+            }
+            Operation::ListLockouts => {
+                return Answer::ok(&lockouts(&self.admin, &current.config));
+            }
+            Operation::ResetBreakers => Ok(Change::Reset {
+                selection: of_everything(Scope::Breakers),
+                done: "success",
+            }),
+            Operation::Reset => read_reset(asked.body).map(|reset| Change::Reset {
+                selection: Selection {
+                    scope: reset.scope,
+                    provider: reset.provider,
+                    connection: reset.connection,
+                    model: None,
+                },
+                done: "ok",
+            }),
+            Operation::PatchSettings => read_patch(asked.body).map(Change::Settings),
+            Operation::ClearLockouts => read_clear(asked.body).map(Change::Lockouts),
+        };
+        let change = match change {
+            Ok(change) => change,
+            Err(bad) => return Answer::with(StatusCode::BAD_REQUEST, &invalid_body(&bad)),
+        };
+        let rest = self.clone();
+        let making = async move { rest.make(change, &caller, &current).await };
+        self.tasks.spawn(making).await.unwrap_or_else(|error| {
+            tracing::error!(%error, "a change over REST was not made to its end");
+            let status = StatusCode::INTERNAL_SERVER_ERROR;
+            failed(
+                status,
+                Refusal::Internal,
+                "the change was not made to its end",
+            )
+        })
+    }
+
+    fn admit(&self, need: Need, asked: Asked<'_>) -> Result<Caller, Denied> {
+        let admitted = self.access.admit_shown(need, asked.authorization);
+        if let Err(denied) = admitted {
+            self.access.count(denied);
+        }
+        admitted
+    }
+
+    async fn show_health(&self, full: bool) -> Answer {
+        let Health { status, full: all } = &*self.health.get().await;
+        if !full {
+            return Answer::ok(&json!({ "status": status }));
+        }
+        Answer {
+            status: StatusCode::OK,
+            body: all.clone(),
+            allow: None,
+        }
+    }
+
+    fn sections(&self, current: &Current) -> Map<String, Value> {
+        let stored = current.config.document.settings.stored();
+        sections(&stored.settings, self.admin.config.overrides())
+    }
+
+    async fn make(&self, change: Change, caller: &Caller, current: &Current) -> Answer {
+        let answer = match change {
+            Change::Reset { selection, done } => {
+                self.reset(caller, current, &selection, done).await
+            }
+            Change::Lockouts(cleared) => self.clear_lockouts(caller, current, cleared).await,
+            Change::Settings(patch) => self.patch_settings(caller, &patch).await,
+        };
+        self.health.forget();
+        answer
+    }
+
+    async fn reset(
+        &self,
+        caller: &Caller,
+        current: &Current,
+        selection: &Selection,
+        done: &'static str,
+    ) -> Answer {
+        let outcome = self.admin.reset(caller, &current.config, selection).await;
+        match outcome {
+            Ok(Outcome { count, unsaved }) => Answer::ok(&json!({
+                done: true,
+                "resetCount": count,
+                "message": format!("{selection}: {count} reset"),
+                "checkpointed": !unsaved,
+            })),
+            Err(refused) => refused_reset(&refused),
+        }
+    }
+
+    async fn clear_lockouts(
+        &self,
+        caller: &Caller,
+        current: &Current,
+        cleared: ClearLockouts,
+    ) -> Answer {
+        let (selection, scope) = match cleared {
+            ClearLockouts::All => (of_everything(Scope::Lockouts), None),
+            ClearLockouts::Of {
+                provider,
+                connection,
+                model,
+            } => {
+                let scope = match connection {
+                    Some(_) => "connection-model",
+                    None => "provider-model",
+                };
+                let selection = Selection {
+                    scope: Scope::Lockouts,
+                    provider: Some(provider),
+                    connection,
+                    model: Some(model),
+                };
+                (selection, Some(scope))
+            }
+        };
+        let outcome = self.admin.reset(caller, &current.config, &selection).await;
+        let removed = match outcome {
+            Ok(outcome) => outcome.count,
+            // What does not exist has no locks, and is gone however often that is asked for.
+            Err(Refused::NoProvider(_) | Refused::NoConnection(_)) => 0,
+            Err(refused) => return refused_reset(&refused),
+        };
+        Answer::ok(&match scope {
+            None => json!({"ok": true, "clearedAll": true, "removed": removed}),
+            Some(scope) => json!({
+                "ok": true,
+                "removed": removed,
+                "cleared": removed > 0,
+                "scope": scope,
+            }),
+        })
+    }
+
+    async fn patch_settings(&self, caller: &Caller, patch: &Map<String, Value>) -> Answer {
+        let terms = Terms {
+            expected: None,
+            author: caller.to_string(),
+            dry_run: false,
+        };
+        if let Err(error) = self.admin.config.patch_settings(patch, &terms).await {
+            return refused_patch(error);
+        }
+        let Some(current) = self.admin.config.current() else {
+            let message = "there is no configuration any more";
+            return failed(StatusCode::SERVICE_UNAVAILABLE, Refusal::NotReady, message);
+        };
+        let mut told = self.sections(&current);
+        told.insert("ok".to_owned(), Value::Bool(true));
+        Answer::ok(&Value::Object(told))
+    }
+}
+
+fn of_everything(scope: Scope) -> Selection {
+    Selection {
+        scope,
+        provider: None,
+        connection: None,
+        model: None,
+    }
+}
+
+/// A fault that has a code of the control plane (`docs/errors/control-plane.md`).
+fn failed(status: StatusCode, refusal: Refusal, message: &str) -> Answer {
+    Answer::refused(status, refusal.code(), message)
+}
+
+fn refused_caller(denied: Denied) -> Answer {
+    let (status, refusal) = match denied {
+        Denied::Unknown => (StatusCode::UNAUTHORIZED, Refusal::Unauthenticated),
+        Denied::NotAllowed(_) => (StatusCode::FORBIDDEN, Refusal::NotAllowed),
+    };
+    failed(status, refusal, &denied.to_string())
+}
+
+fn refused_reset(refused: &Refused) -> Answer {
+    let (status, refusal) = match refused {
+        Refused::NoProvider(_) | Refused::NoConnection(_) => {
+            (StatusCode::NOT_FOUND, Refusal::NotFound)
+        }
+        Refused::BreakerOfConnection => (StatusCode::BAD_REQUEST, Refusal::InvalidRequest),
+        // The contract's status of a reset that failed (`sessions-and-streams.md` §5.4).
+        Refused::Interrupted { .. } => (StatusCode::INTERNAL_SERVER_ERROR, Refusal::HotStoreAway),
+        Refused::RetriesKept { .. } => {
+            (StatusCode::INTERNAL_SERVER_ERROR, Refusal::DurableStoreAway)
+        }
+    };
+    failed(status, refusal, &refused.to_string())
+}
+
+fn refused_patch(error: ApplyError) -> Answer {
+    let message = error.to_string();
+    let (status, refusal) = match error {
+        ApplyError::Invalid(found) => {
+            return Answer::with(StatusCode::BAD_REQUEST, &failure_body(&found));
+        }
+        ApplyError::Conflict { .. } | ApplyError::Overtaken => {
+            (StatusCode::CONFLICT, Refusal::VersionConflict)
+        }
+        ApplyError::Missing(_) => (StatusCode::NOT_FOUND, Refusal::NotFound),
+        ApplyError::SealedElsewhere { .. } => (StatusCode::CONFLICT, Refusal::SealedElsewhere),
+        ApplyError::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, Refusal::DurableStoreAway),
+        ApplyError::Indeterminate(_) => (StatusCode::INTERNAL_SERVER_ERROR, Refusal::Indeterminate),
+        ApplyError::Refused(_) | ApplyError::NotInForce { .. } | ApplyError::Seal(_) => {
+            (StatusCode::INTERNAL_SERVER_ERROR, Refusal::Internal)
+        }
+    };
+    failed(status, refusal, &message)
+}

@@ -28,6 +28,7 @@
 //! | `explain` | all of it laid open for people |
 
 mod accounts;
+mod availability;
 pub mod body;
 mod delays;
 mod dispatching;
@@ -91,6 +92,7 @@ use crate::version::Version;
 
 use strategy::{Charge, TurnKey, Turns};
 
+pub use availability::{Availability, ModelAvailability, TargetAvailability};
 pub use delays::remaining_ms;
 pub use driver::{decide, next_target_same_provider};
 pub use emergency::EMERGENCY_TARGET;

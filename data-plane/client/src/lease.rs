@@ -27,8 +27,9 @@ use tonic::{Response, Status};
 pub use leased::Leased;
 pub(crate) use presences::Leases;
 
-use self::ask::{Client, Persist};
+use self::ask::Client;
 use crate::PlaneClient;
+use crate::ask::Persist;
 
 /// What a client is told about its lease.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,6 +9,8 @@
 //! | `lease` | leases: what clients ask for, and the fence before each attempt under one |
 //! | `admission`, `learned` | whether a request may go to a connection with a limited pace, and what upstreams tell of theirs |
 //! | `handoff` | notes that follow conversations to another account |
+//! | `management`, `explain` | requests to the contract's management endpoints; what a request would find |
+//! | `ask` | a question that any replica can answer |
 //! | `shadow` | our own failures that the control plane has not taken yet |
 //! | `report`, `usage`, `telemetry`, `abandon` | what is told to the control plane |
 //! | `clock` | the store's time |
@@ -20,16 +22,19 @@
 mod abandon;
 mod admission;
 mod applied;
+mod ask;
 mod backoff;
 mod client;
 mod clock;
 mod config;
 mod decide;
 pub mod endpoint;
+mod explain;
 mod handoff;
 mod install;
 mod learned;
 mod lease;
+mod management;
 mod metrics;
 mod notices;
 mod permits;
@@ -46,6 +51,7 @@ mod watch;
 pub use client::{PlaneClient, PlaneStatus};
 pub use config::{Limits, PlaneClientConfig};
 pub use lease::{LeaseAnswer, LeasePlace, Leased};
+pub use management::{ManagementAnswer, ManagementCall};
 pub use metrics::ClientMetrics;
 pub use port::{
     Admission, AdmissionAsk, Answer, Ask, Credential, Deadlines, Dispatch, LastFailure, Lesson,

@@ -128,6 +128,8 @@ metrics! {
     lease_registrations_lost: Counter = "lease_registrations_lost";
     /// Ends of registrations that were not told; they end by their horizon
     lease_ends_dropped: Counter = "lease_ends_dropped";
+    /// Requests to the contract's management endpoints that no replica answered in time
+    management_unanswered: Counter = "management_unanswered";
     /// Watches opened
     watches: Counter = "watches";
     /// Replicas left because they fell silent

@@ -9,15 +9,16 @@ mod plane_client;
 use std::future::Future;
 use std::sync::Arc;
 
-use tidegate_core::ids::{AttemptId, ConnectionId, KeyId, ModelId, ProviderId};
+use tidegate_core::ids::{AttemptId, ConnectionId, EgressId, KeyId, ModelId, ProviderId};
 use tidegate_core::lease::{LeaseError, LeaseName, Lifecycle};
 use tidegate_core::outcome::AttemptOutcome;
 use tidegate_core::routing::relay::{HandoffName, Note, Terms};
+use tidegate_core::routing::{Explanation, RequestFacts};
 use tidegate_core::time::Timestamp;
 use tidegate_core::usage::{OpenAttempt, UsageRecord};
 use tidegate_plane_client::{
-    Admission, AdmissionAsk, Answer, Ask, LeaseAnswer, Leased, Lesson, Observation, PermitWait,
-    PermitWaited, Snapshot, Success,
+    Admission, AdmissionAsk, Answer, Ask, LeaseAnswer, Leased, Lesson, ManagementAnswer,
+    ManagementCall, Observation, PermitWait, PermitWaited, Snapshot, Success,
 };
 
 /// The control plane as one request sees it.
@@ -54,6 +55,12 @@ pub trait ControlPort: Send + Sync + 'static {
         key: &KeyId,
         connection: &ConnectionId,
     ) -> impl Future<Output = Result<Leased, LeaseError>> + Send;
+    /// Has a request to one of the contract's management endpoints answered; `None` when no control plane does.
+    fn manage(&self, call: ManagementCall)
+    -> impl Future<Output = Option<ManagementAnswer>> + Send;
+    /// What a request that leaves under this identity would find, as far as it is known here; `None` without a
+    /// configuration.
+    fn explain(&self, facts: &RequestFacts, egress: Option<&EgressId>) -> Option<Explanation>;
     /// Whether a request may go now to a connection with a limited pace. Dropped, it gives back what it may still be
     /// granted.
     fn admit(&self, ask: &AdmissionAsk) -> impl Future<Output = Admission> + Send;
@@ -143,6 +150,17 @@ impl<T: ControlPort> ControlPort for Arc<T> {
         connection: &ConnectionId,
     ) -> impl Future<Output = Result<Leased, LeaseError>> + Send {
         T::fence(self, lease, key, connection)
+    }
+
+    fn manage(
+        &self,
+        call: ManagementCall,
+    ) -> impl Future<Output = Option<ManagementAnswer>> + Send {
+        T::manage(self, call)
+    }
+
+    fn explain(&self, facts: &RequestFacts, egress: Option<&EgressId>) -> Option<Explanation> {
+        T::explain(self, facts, egress)
     }
 
     fn admit(&self, ask: &AdmissionAsk) -> impl Future<Output = Admission> + Send {

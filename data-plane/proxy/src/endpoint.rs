@@ -1,7 +1,10 @@
 //! Paths, and what follows from them: the client's protocol, its error format, the upstream's path.
 
+use std::sync::LazyLock;
+
 use http::{HeaderMap, Method};
 use tidegate_core::config::Protocol;
+use tidegate_core::management::{RESOURCES, Resource};
 
 /// An endpoint that names a model and is sent upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -25,14 +28,31 @@ pub(crate) enum Route {
     Model(Endpoint),
     /// The list of models.
     Models,
+    /// The same, and whether they can be had now.
+    ModelsHealth,
     /// Leases of sessions.
     SessionLeases,
+    /// The contract's management endpoints, which the control plane answers.
+    Management(&'static Resource),
     /// The process lives.
     Livez,
     /// Requests can be served.
     Readyz,
     /// Metrics as text.
     Metrics,
+}
+
+/// Who gets an answer on a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guard {
+    /// Who has an API key, where the configuration has any or one is always required.
+    Key,
+    /// Who has an API key, always.
+    LeaseKey,
+    /// Who may, as the control plane says by what they show.
+    ControlPlane,
+    /// Everybody: nobody asks. It names no account, and belongs where clients are not (`--admin-listen`).
+    Nobody,
 }
 
 /// The shape of errors and lists that a client understands.
@@ -43,30 +63,20 @@ pub(crate) enum Format {
 }
 
 impl Route {
-    /// `/v1/*` and `/api/v1/*` are the same (`sessions-and-streams.md` §5.1).
+    /// What is at a path.
     pub(crate) fn find(path: &str) -> Option<Self> {
-        match path {
-            "/livez" => return Some(Self::Livez),
-            "/readyz" => return Some(Self::Readyz),
-            "/metrics" => return Some(Self::Metrics),
-            _ => {}
-        }
-        let rest = path.strip_prefix("/api").unwrap_or(path);
-        match rest.strip_prefix("/v1/")? {
-            "models" => Some(Self::Models),
-            "session-leases" => Some(Self::SessionLeases),
-            rest => Endpoint::ALL
-                .into_iter()
-                .find(|endpoint| endpoint.path().strip_prefix('/') == Some(rest))
-                .map(Self::Model),
-        }
+        let mut routes = ROUTES.iter();
+        routes
+            .find(|(known, _)| known == path)
+            .map(|(_, route)| *route)
     }
 
     /// Whether it answers a method, apart from OPTIONS.
     pub(crate) fn answers(self, method: &Method) -> bool {
         match self {
             Self::Model(_) | Self::SessionLeases => method == Method::POST,
-            Self::Models | Self::Livez | Self::Readyz | Self::Metrics => {
+            Self::Management(resource) => resource.operation(method.as_str()).is_some(),
+            Self::Models | Self::ModelsHealth | Self::Livez | Self::Readyz | Self::Metrics => {
                 method == Method::GET || method == Method::HEAD
             }
         }
@@ -76,10 +86,59 @@ impl Route {
     pub(crate) fn allow(self) -> &'static str {
         match self {
             Self::Model(_) | Self::SessionLeases => "POST, OPTIONS",
-            Self::Models | Self::Livez | Self::Readyz | Self::Metrics => "GET, HEAD, OPTIONS",
+            Self::Management(resource) => resource.allow,
+            Self::Models | Self::ModelsHealth | Self::Livez | Self::Readyz | Self::Metrics => {
+                "GET, HEAD, OPTIONS"
+            }
         }
     }
+
+    /// Who gets an answer.
+    pub(crate) fn guard(self) -> Guard {
+        match self {
+            Self::Model(_) | Self::Models | Self::ModelsHealth => Guard::Key,
+            Self::SessionLeases => Guard::LeaseKey,
+            Self::Management(_) => Guard::ControlPlane,
+            Self::Livez | Self::Readyz | Self::Metrics => Guard::Nobody,
+        }
+    }
+
+    /// Every path there is. `/v1/*` and `/api/v1/*` are the same (`sessions-and-streams.md` §5.1).
+    pub(crate) fn all() -> &'static [(String, Self)] {
+        &ROUTES
+    }
+
+    fn table() -> Vec<(String, Self)> {
+        let endpoints = Endpoint::ALL.into_iter();
+        let ours = [
+            ("/models", Self::Models),
+            ("/models/health", Self::ModelsHealth),
+            ("/session-leases", Self::SessionLeases),
+        ];
+        let clients: Vec<(&str, Self)> = endpoints
+            .map(|endpoint| (endpoint.path(), Self::Model(endpoint)))
+            .chain(ours)
+            .collect();
+        let mut all = Vec::new();
+        for prefix in ["/v1", "/api/v1"] {
+            let paths = clients.iter();
+            all.extend(paths.map(|(path, route)| (format!("{prefix}{path}"), *route)));
+        }
+        let managed = RESOURCES.iter();
+        all.extend(managed.map(|it| (it.path.to_owned(), Self::Management(it))));
+        for (path, route) in [
+            ("/livez", Self::Livez),
+            ("/readyz", Self::Readyz),
+            ("/metrics", Self::Metrics),
+        ] {
+            all.push((path.to_owned(), route));
+        }
+        all
+    }
 }
+
+/// What is served. Nothing else is, so that what is not in here need not be guarded.
+static ROUTES: LazyLock<Vec<(String, Route)>> = LazyLock::new(Route::table);
 
 impl Endpoint {
     /// Every endpoint.
@@ -221,6 +280,8 @@ mod tests {
             }
         }
         assert_eq!(Route::find("/v1/models"), Some(Route::Models));
+        let health = Some(Route::ModelsHealth);
+        assert_eq!(Route::find("/api/v1/models/health"), health);
         let leases = Route::find("/api/v1/session-leases");
         assert_eq!(leases, Some(Route::SessionLeases));
     }
@@ -247,6 +308,8 @@ mod tests {
             "/v1//messages",
             "v1/models",
             "/api/livez",
+            "/v1/api/resilience",
+            "/api/v1/resilience",
         ] {
             assert_eq!(Route::find(path), None, "{path}");
         }

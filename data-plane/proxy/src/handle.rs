@@ -3,6 +3,8 @@
 mod admin;
 mod cors;
 mod leases;
+pub(crate) mod management;
+mod models_health;
 mod read;
 
 use std::net::IpAddr;
@@ -143,7 +145,9 @@ async fn route_to<C: ControlPort>(
             let key = identify::key(request.headers(), &snapshot.config, always)?;
             Ok(models::list(format, &snapshot.config, key.as_deref()))
         }
+        Route::ModelsHealth => models_health::answer(shared, &request).await,
         Route::SessionLeases => Ok(leases::answer(shared, request).await),
+        Route::Management(resource) => management::answer(shared, resource, request).await,
         Route::Model(endpoint) => ask(shared, endpoint, peer, request, begun).await,
     }
 }
@@ -278,7 +282,8 @@ fn check_head(headers: &HeaderMap) -> Result<(), Refusal> {
 }
 
 impl Surface {
-    fn answers(self, route: Route) -> bool {
+    /// Whether a route is served there.
+    pub(crate) fn answers(self, route: Route) -> bool {
         let is_admin = matches!(route, Route::Livez | Route::Readyz | Route::Metrics);
         match self {
             Self::Everything => true,

@@ -58,9 +58,10 @@ mod upstream;
 mod waiting_room;
 
 pub use control_port::ControlPort;
+pub use endpoint::Guard;
 pub use heartbeat::Heartbeats;
 pub use limits::Limits;
 pub use metrics::Metrics;
-pub use proxy::{Proxy, StartError, Surface};
+pub use proxy::{Proxy, Served, StartError, Surface, served};
 pub use spans::Tracing;
 pub use upstream::{AuthoritiesError, UpstreamAuthorities};

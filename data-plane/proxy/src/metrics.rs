@@ -23,6 +23,7 @@ macro_rules! label_words {
     };
 }
 
+mod management;
 mod recovery;
 
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
@@ -36,6 +37,7 @@ use tidegate_core::outcome::Outcome;
 
 use crate::endpoint::Endpoint;
 pub(crate) use gen_ai::GenAiMetrics;
+pub(crate) use management::{ManagementEnd, ManagementMetrics};
 pub(crate) use recovery::{AbortLabels, AbortMoment, Continued, RecoveryMetrics, Resent};
 pub(crate) use tokens::TokenMetrics;
 
@@ -65,6 +67,7 @@ pub struct Metrics {
     /// Size of the answers that are kept for repetitions, in bytes.
     pub(crate) idempotency_kept_bytes: Gauge,
     pub(crate) lease_requests: Family<LeaseLabels, Counter>,
+    pub(crate) management: ManagementMetrics,
     pub(crate) queued: Gauge,
     pub(crate) queue: Family<QueueLabels, Counter>,
     /// Sessions on OAuth accounts.
@@ -384,6 +387,7 @@ impl Metrics {
             idempotency: Family::default(),
             idempotency_kept_bytes: Gauge::default(),
             lease_requests: Family::default(),
+            management: ManagementMetrics::default(),
             queued: Gauge::default(),
             queue: Family::default(),
             oauth_occupants: Gauge::default(),
@@ -423,6 +427,7 @@ impl Metrics {
                 drop(self.lease_requests.get_or_create(&labels));
             }
         }
+        self.management.begin_at_zero();
         for &end in IdempotencyEnd::ALL {
             drop(self.idempotency.get_or_create(&IdempotencyLabels { end }));
         }
@@ -552,6 +557,7 @@ impl Metrics {
             "Requests of sessions to OAuth accounts beyond as many as are counted",
             self.oauth_occupants_unknown.clone(),
         );
+        self.management.name_in(registry);
         self.recovery.name_in(registry);
         registry.register(
             "connections",

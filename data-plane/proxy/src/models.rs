@@ -11,8 +11,8 @@ use crate::reply::{JSON, ReplyBody};
 /// When models were made is not known; clients want to see a moment.
 const CREATED: &str = "1970-01-01T00:00:00Z";
 
-/// The combos and models the key may ask for, in the client's format.
-pub(crate) fn list(format: Format, config: &Config, key: Option<&ApiKey>) -> Response<ReplyBody> {
+/// The combos and models the key may ask for, each with who owns it.
+pub(crate) fn offered<'a>(config: &'a Config, key: Option<&ApiKey>) -> Vec<(String, &'a str)> {
     let allowed = |name: &str| {
         key.is_none_or(|key| {
             key.allowed_models.is_empty() || key.allowed_models.iter().any(|model| model == name)
@@ -28,10 +28,15 @@ pub(crate) fn list(format: Format, config: &Config, key: Option<&ApiKey>) -> Res
         let models = entry.provider.models.iter();
         models.map(move |model| (format!("{provider}/{model}"), provider))
     });
-    let named: Vec<(String, &str)> = combos
+    combos
         .chain(models)
         .filter(|(name, _)| allowed(name))
-        .collect();
+        .collect()
+}
+
+/// The same in the client's format.
+pub(crate) fn list(format: Format, config: &Config, key: Option<&ApiKey>) -> Response<ReplyBody> {
+    let named = offered(config, key);
     let body = match format {
         Format::Openai => openai(&named),
         Format::Anthropic => anthropic(&named),

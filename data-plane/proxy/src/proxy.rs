@@ -13,6 +13,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::control_port::ControlPort;
+use crate::endpoint::{Guard, Route};
+use crate::handle::management::Forwarding;
 use crate::idempotency::Repetitions;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
@@ -44,6 +46,30 @@ pub enum Surface {
     Admin,
 }
 
+/// A path that a proxy serves, for whoever checks that none is forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Served {
+    /// The path.
+    pub path: &'static str,
+    /// The methods for an `Allow` header; every other one is 405.
+    pub allow: &'static str,
+    /// Who gets an answer.
+    pub guard: Guard,
+    /// It is of [`Surface::Admin`], not of [`Surface::Clients`].
+    pub is_admin: bool,
+}
+
+/// Every path of [`Surface::Everything`].
+pub fn served() -> impl Iterator<Item = Served> {
+    let all = Route::all().iter();
+    all.map(|(path, route)| Served {
+        path,
+        allow: route.allow(),
+        guard: route.guard(),
+        is_admin: Surface::Admin.answers(*route),
+    })
+}
+
 /// A proxy that serves any number of listeners until it is drained.
 #[derive(Debug)]
 pub struct Proxy<C> {
@@ -71,6 +97,10 @@ pub(crate) struct Shared<C> {
     pub(crate) repetitions: Arc<Repetitions>,
     /// Which OAuth accounts sessions are using.
     pub(crate) occupants: Arc<Occupants>,
+    /// Requests that the control plane answers.
+    pub(crate) forwarding: Forwarding,
+    /// Room for one who asks which models can be had.
+    pub(crate) models_health: Semaphore,
     /// Room for client connections.
     connections: Arc<Semaphore>,
     /// Room for connections to the process's own paths.
@@ -121,6 +151,8 @@ impl<C: ControlPort> Proxy<C> {
                 metrics.oauth_occupants.clone(),
                 metrics.oauth_occupants_unknown.clone(),
             )),
+            forwarding: Forwarding::default(),
+            models_health: Semaphore::new(1),
             connections: Arc::new(Semaphore::new(
                 limits.max_connections.min(Semaphore::MAX_PERMITS),
             )),

@@ -50,6 +50,8 @@ pub(crate) enum Refusal {
     IdempotencyKeyReused,
     #[error("no configuration has been applied, or none has been received yet")]
     NotConfigured,
+    #[error("no control plane answers; try again")]
+    ControlPlaneUnreachable,
     #[error("too many requests are waiting for a cooldown to end")]
     WaitingFull {
         /// When it is worth coming back, in seconds.
@@ -86,9 +88,10 @@ impl Refusal {
             | Self::InvalidHeader(_) => StatusCode::BAD_REQUEST,
             Self::IdempotencyKeyInUse => StatusCode::CONFLICT,
             Self::IdempotencyKeyReused => StatusCode::UNPROCESSABLE_ENTITY,
-            Self::NotConfigured | Self::WaitingFull { .. } | Self::ShuttingDown => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
+            Self::NotConfigured
+            | Self::ControlPlaneUnreachable
+            | Self::WaitingFull { .. }
+            | Self::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
             Self::NotAdmitted(error) => {
                 StatusCode::from_u16(error.status()).unwrap_or(StatusCode::TOO_MANY_REQUESTS)
             }
@@ -122,6 +125,7 @@ impl Refusal {
             Self::IdempotencyKeyInUse => "idempotency_key_in_use",
             Self::IdempotencyKeyReused => "idempotency_key_reused",
             Self::NotConfigured => "configuration_unavailable",
+            Self::ControlPlaneUnreachable => "control_plane_unreachable",
             Self::WaitingFull { .. } => "wait_queue_full",
             Self::NotAdmitted(error) => error.code(),
             Self::Rejected(rejection) => &rejection.code,
@@ -144,7 +148,10 @@ impl Refusal {
         match self {
             Self::Rejected(rejection) => rejection.retry_after_secs,
             Self::WaitingFull { retry_after_secs } => Some(*retry_after_secs),
-            Self::NotConfigured | Self::IdempotencyKeyInUse | Self::ShuttingDown => Some(1),
+            Self::NotConfigured
+            | Self::ControlPlaneUnreachable
+            | Self::IdempotencyKeyInUse
+            | Self::ShuttingDown => Some(1),
             Self::Lease(error) => error.retry_after_seconds(),
             _ => None,
         }

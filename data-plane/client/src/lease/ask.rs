@@ -1,37 +1,16 @@
-//! A question about leases, put to one replica after the other within one limit.
-//!
-//! Every answer comes from the durable store, whichever replica gives it, and every question may be repeated. So a
-//! replica that fails is followed by the next at once, and one that takes long is joined by another. None of it says
-//! anything about how replicas decide, so none is suspected for it.
+//! A question about leases. Every answer comes from the durable store, whichever replica gives it, and every question may
+//! be repeated.
 
 use std::time::Duration;
 
-use futures::future::BoxFuture;
-use futures::stream::{FuturesUnordered, StreamExt as _};
 use tidegate_proto::lease::v1::lease_service_client::LeaseServiceClient;
-use tokio::time::{Instant, sleep_until, timeout_at};
 use tonic::{Response, Status};
 
+use crate::ask::Persist;
 use crate::client::Inner;
 use crate::endpoint::PlaneChannel;
-use crate::replicas::Asked;
-
-/// After this part of the limit another replica is asked beside those that have not answered.
-const PATIENCE_PARTS: u32 = 4;
-/// Pause after every replica has failed, before they are asked again.
-const PAUSE: Duration = Duration::from_millis(200);
 
 pub(super) type Client = LeaseServiceClient<PlaneChannel>;
-type Call<T> = BoxFuture<'static, (String, Result<Response<T>, Status>)>;
-
-/// Whether replicas that all failed are asked again while there is time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Persist {
-    /// They are.
-    Again,
-    /// Once must do.
-    Once,
-}
 
 impl Inner {
     /// The first answer that comes within `limit`.
@@ -45,55 +24,11 @@ impl Inner {
         T: Send + 'static,
         F: Future<Output = Result<Response<T>, Status>> + Send + 'static,
     {
-        let deadline = Instant::now() + limit;
-        loop {
-            let answer = self.ask_each_once(limit, deadline, &call).await;
-            let again = Instant::now() + PAUSE;
-            if answer.is_some() || persist == Persist::Once || again >= deadline {
-                if answer.is_none() {
-                    self.metrics.lease_unanswered.inc();
-                }
-                return answer;
-            }
-            sleep_until(again).await;
+        let call = |channel| call(LeaseServiceClient::new(channel));
+        let answer = self.ask_any(limit, persist, call).await;
+        if answer.is_none() {
+            self.metrics.lease_unanswered.inc();
         }
-    }
-
-    async fn ask_each_once<T, F>(
-        &self,
-        limit: Duration,
-        deadline: Instant,
-        call: impl Fn(Client) -> F,
-    ) -> Option<T>
-    where
-        T: Send + 'static,
-        F: Future<Output = Result<Response<T>, Status>> + Send + 'static,
-    {
-        let patience = limit / PATIENCE_PARTS;
-        let mut asked = Asked::default();
-        let mut calls: FuturesUnordered<Call<T>> = FuturesUnordered::new();
-        loop {
-            if let Some(replica) = self.replicas.choose(Instant::now(), asked) {
-                asked.add(replica.index);
-                let name = replica.name.clone();
-                let answer = call(LeaseServiceClient::new(replica.channel()));
-                calls.push(Box::pin(async move { (name, answer.await) }));
-            }
-            let is_last = self.replicas.choose(Instant::now(), asked).is_none();
-            let until = if is_last {
-                deadline
-            } else {
-                deadline.min(Instant::now() + patience)
-            };
-            match timeout_at(until, calls.next()).await {
-                Ok(Some((_, Ok(answer)))) => return Some(answer.into_inner()),
-                Ok(Some((replica, Err(status)))) => {
-                    tracing::debug!(replica, error = %status, "no answer about a lease");
-                }
-                Ok(None) => return None,
-                Err(_elapsed) if Instant::now() >= deadline => return None,
-                Err(_elapsed) => {}
-            }
-        }
+        answer
     }
 }

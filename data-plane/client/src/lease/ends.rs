@@ -11,7 +11,7 @@ use tidegate_wire::lease::registration_to_proto;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::ask::Persist;
+use crate::ask::Persist;
 use crate::client::Inner;
 
 /// Most that are told at once.

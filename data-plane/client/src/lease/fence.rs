@@ -17,10 +17,10 @@ use tidegate_wire::lease::{grant_from_proto, refusal_from_proto, registration_to
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
-use super::ask::Persist;
 use super::leased::Leased;
 use super::presences::{Asking, Place, Shown};
 use crate::PlaneClient;
+use crate::ask::Persist;
 use crate::client::Inner;
 
 /// Questions for one attempt: one more when an answer comes too late to start by it, or when the lease was refused to

@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use tidegate_core::ids::{AttemptId, ConnectionId, KeyId, ModelId, ProviderId};
+use tidegate_core::ids::{AttemptId, ConnectionId, EgressId, KeyId, ModelId, ProviderId};
 use tidegate_core::lease::{LeaseError, LeaseName, Lifecycle};
 use tidegate_core::outcome::AttemptOutcome;
 use tidegate_core::routing::relay::{HandoffName, Note, Terms};
+use tidegate_core::routing::{Explanation, RequestFacts};
 use tidegate_core::time::Timestamp;
 use tidegate_core::usage::{OpenAttempt, UsageRecord};
 use tidegate_plane_client::{
-    Admission, AdmissionAsk, Answer, Ask, LeaseAnswer, Leased, Lesson, Observation, PermitWait,
-    PermitWaited, PlaneClient, Snapshot, Success,
+    Admission, AdmissionAsk, Answer, Ask, LeaseAnswer, Leased, Lesson, ManagementAnswer,
+    ManagementCall, Observation, PermitWait, PermitWaited, PlaneClient, Snapshot, Success,
 };
 
 use super::ControlPort;
@@ -51,6 +52,14 @@ impl ControlPort for PlaneClient {
         connection: &ConnectionId,
     ) -> Result<Leased, LeaseError> {
         Self::fence(self, lease, key, connection).await
+    }
+
+    async fn manage(&self, call: ManagementCall) -> Option<ManagementAnswer> {
+        Self::manage(self, call).await
+    }
+
+    fn explain(&self, facts: &RequestFacts, egress: Option<&EgressId>) -> Option<Explanation> {
+        Self::explain(self, facts, egress)
     }
 
     async fn admit(&self, ask: &AdmissionAsk) -> Admission {

@@ -11,13 +11,14 @@ use tidegate_core::catalogue::{Catalogue, ModelInfo};
 use tidegate_core::classify::{ClassifyContext, classify};
 use tidegate_core::config::Document;
 use tidegate_core::ids::{
-    AttemptId, ConnectionId, KeyId, ModelId, PlaneIncarnation, ProviderId, Shard,
+    AttemptId, ConnectionId, EgressId, KeyId, ModelId, PlaneIncarnation, ProviderId, Shard,
 };
 use tidegate_core::lease::{LeaseError, LeaseName, Lifecycle};
 use tidegate_core::outcome::{Attempt, AttemptOutcome};
 use tidegate_core::routing::relay::{HandoffName, Note, Served, Standing, Terms, wanted};
 use tidegate_core::routing::{
-    self, AttemptsSoFar, Decision, DecisionTurns, Input, PriorAttempt, View,
+    self, AttemptsSoFar, Decision, DecisionTurns, Explanation, Input, PriorAttempt, RequestFacts,
+    View,
 };
 use tidegate_core::state::apply::{Subject, apply};
 use tidegate_core::state::{ConnectionState, Event, ProviderState};
@@ -28,7 +29,8 @@ use tidegate_core::usage::{OpenAttempt, UsageRecord};
 use tidegate_core::version::Version;
 use tidegate_plane_client::{
     Admission, AdmissionAsk, Answer, Ask, Deadlines, Dispatch, LeaseAnswer, Leased, Lesson,
-    Observation, PermitWait, PermitWaited, Running, Snapshot, Step, Success,
+    ManagementAnswer, ManagementCall, Observation, PermitWait, PermitWaited, Running, Snapshot,
+    Step, Success,
 };
 use tidegate_proxy::ControlPort;
 use tokio::sync::Notify;
@@ -64,6 +66,8 @@ pub(crate) struct FakeControl {
     /// Ends a wait for a permit.
     pub(crate) freed: Notify,
     pub(crate) leases: FakeLeases,
+    /// What management requests are answered.
+    pub(crate) managed: Mutex<Option<ManagementAnswer>>,
     /// Managed requests are refused by this rule.
     pub(crate) refuses_managed: Mutex<Option<LeaseError>>,
     /// The next wait that ends is broken.
@@ -100,6 +104,8 @@ pub(crate) struct Heard {
     pub(crate) asks: u64,
     /// Notes that were asked for.
     pub(crate) notes_asked: u64,
+    /// Requests to management endpoints.
+    pub(crate) managed: Vec<ManagementCall>,
 }
 
 impl View for Hot {
@@ -171,6 +177,7 @@ impl FakeControl {
             is_full: AtomicBool::new(false),
             freed: Notify::new(),
             leases: FakeLeases::default(),
+            managed: Mutex::default(),
             refuses_managed: Mutex::default(),
             breaks: AtomicBool::new(false),
         }
@@ -470,6 +477,32 @@ impl ControlPort for FakeControl {
         let panics = broke && self.panics_at_breaks.load(Ordering::Relaxed);
         assert!(!panics, "asked to panic");
         self.heard.lock().observed.push(observation);
+    }
+
+    async fn manage(&self, call: ManagementCall) -> Option<ManagementAnswer> {
+        self.heard.lock().managed.push(call);
+        if self.silent.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.managed.lock().clone()
+    }
+
+    fn explain(&self, facts: &RequestFacts, egress: Option<&EgressId>) -> Option<Explanation> {
+        let snapshot = self.snapshot()?;
+        Some(routing::explain(&Input {
+            config: &snapshot.config,
+            view: &*self.hot.lock(),
+            facts,
+            so_far: &AttemptsSoFar::default(),
+            egress,
+            telemetry: &NoTelemetry,
+            turns: &DecisionTurns::peeking(&snapshot.counters),
+            now: self.now(),
+            random: 0,
+            has_credential: &|connection: &ConnectionId| {
+                snapshot.credentials.contains_key(connection)
+            },
+        }))
     }
 
     async fn fetch_handoff(&self, name: &HandoffName) -> Option<(Note, ConnectionId)> {

@@ -47,6 +47,10 @@ mod leased;
 #[cfg(test)]
 mod leaving;
 #[cfg(test)]
+mod management;
+#[cfg(test)]
+mod models_health;
+#[cfg(test)]
 mod once;
 #[cfg(test)]
 mod pass_through;

@@ -12,7 +12,7 @@ use crate::lease_requests::{OWNER, TOKEN};
 
 const CHAT: &str = "/v1/chat/completions";
 /// Every path, and whether it is read or posted to.
-const PATHS: [(&str, bool); 13] = [
+const PATHS: [(&str, bool); 14] = [
     (CHAT, false),
     ("/api/v1/chat/completions", false),
     ("/v1/completions", false),
@@ -23,6 +23,7 @@ const PATHS: [(&str, bool); 13] = [
     ("/v1/messages/count_tokens", false),
     ("/api/v1/session-leases", false),
     ("/v1/models", true),
+    ("/v1/models/health", true),
     ("/livez", true),
     ("/readyz", true),
     ("/metrics", true),

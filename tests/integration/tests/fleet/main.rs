@@ -19,6 +19,7 @@ mod plans;
 mod quota_share;
 mod quotas;
 mod relay;
+mod rest;
 mod rotation;
 mod rules;
 mod sdk;

@@ -369,3 +369,46 @@ async fn an_example_in_the_repository_is_valid() -> Result<()> {
     assert!(finished.status.success(), "{finished:?}");
     Ok(())
 }
+
+#[tokio::test]
+async fn management_is_for_keys_that_may_though_everybody_here_may_administer() -> Result<()> {
+    // No token of operators is set, and the listener may be open to the network.
+    let standalone = Standalone::start_with(|document| {
+        format!("{document}  - {{id: boss, secret: {{file: a.key}}, scopes: [manage]}}\n")
+    })
+    .await?;
+    let ask = async |method: &str, path: &str, token: Option<&str>| {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("http://{}{path}", standalone.http));
+        if let Some(token) = token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        send(request.body(Full::<Bytes>::default())?).await
+    };
+    let health = "/api/monitoring/health";
+    let reset = "/api/resilience/reset";
+    eventually(LIMIT, "health in one word", || async {
+        let word = ask("GET", health, None).await.ok()?;
+        (word.json() == serde_json::json!({"status": "healthy"})).then_some(())
+    })
+    .await?;
+    for (token, status) in [
+        (None, 401),
+        (Some("x"), 401),
+        (Some(CLIENT_KEY), 403),
+        (Some("sk-a"), 200),
+    ] {
+        let answer = ask("POST", reset, token).await?;
+        assert_eq!(answer.status, status, "{token:?}");
+    }
+    let whole = ask("GET", health, Some("sk-a")).await?.json();
+    assert_eq!(
+        whole["providerBreakers"].as_array().map(Vec::len),
+        Some(2),
+        "{whole}"
+    );
+    let models = ask("GET", "/v1/models/health", Some(CLIENT_KEY)).await?;
+    assert_eq!(models.json()["data"][0]["state"], "ok", "{models:?}");
+    Ok(())
+}

@@ -152,7 +152,7 @@ def test_notes_tell_what_comes_next(name, binary, cluster, tmp_path):
     assert "port-forward" in notes and "{{index .data" in notes, notes
     bundled = name not in ("production", "sentinel", "embedded", "embedded-secret")
     assert ("WARNING" in notes) == bundled, notes
-    configured = name in ("configured", "tls", "embedded", "embedded-secret")
+    configured = name in ("configured", "tls", "mutual-tls", "embedded", "embedded-secret")
     assert ("tidegatectl apply" in notes) == (not configured), notes
 
 

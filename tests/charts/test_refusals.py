@@ -49,7 +49,6 @@ CONTRADICTIONS = [
     (["redis.bundled.enabled=false"], "redis.existingSecret"),
     (["redis.mode=cluster"], "redis.existingSecret"),
     (["tls.clientSecret=x"], "tls.existingSecret"),
-    (["tls.clientSecret=x", "tls.existingSecret=y", "configuration.existingSecret=z"], "tidegatectl"),
     (["configuration.existingSecret=x", "configuration.document.a=b"], "both"),
     (["controlPlane.replicas=11"], "database.maxConnections"),
     (["dataPlane.autoscaling.minReplicas=11"], "maxReplicas"),

@@ -28,9 +28,6 @@ always rendered, so that the first mistake ends the command with one sentence.
 {{- if and $v.tls.clientSecret (not $v.tls.existingSecret) -}}
 {{- fail "\n\ntls.clientSecret is set, but not tls.existingSecret: mutual TLS needs a certificate of the control plane, too\n" -}}
 {{- end -}}
-{{- if and $v.tls.clientSecret (include "tidegate.isConfigured" .) -}}
-{{- fail "\n\nwith mutual TLS (tls.clientSecret) the configuration cannot be applied by this chart: tidegatectl has no certificate to show. Leave configuration.document and configuration.existingSecret empty\n" -}}
-{{- end -}}
 {{- $each := int (include "tidegate.connectionsPerControlPlane" .) -}}
 {{- $room := sub (int $v.database.maxConnections) 3 -}}
 {{- $needed := add (mul (int $v.controlPlane.replicas) $each) 1 -}}

@@ -189,6 +189,49 @@ topologySpreadConstraints:
 {{ include "tidegate.controlPlaneScheme" . }}://{{ include "tidegate.fullname" . }}-control-plane:7400
 {{- end }}
 
+{{- /* Who calls a control plane: whose certificate it trusts, and which one it shows. */ -}}
+{{- define "tidegate.tlsDomain" -}}
+{{ .Values.tls.serverName | default (printf "%s-control-plane" (include "tidegate.fullname" .)) }}
+{{- end }}
+{{- define "tidegate.callerMounts" -}}
+{{- if .Values.tls.existingSecret }}
+- name: tls
+  mountPath: /etc/tidegate/tls
+  readOnly: true
+{{- end }}
+{{- if .Values.tls.clientSecret }}
+- name: client-tls
+  mountPath: /etc/tidegate/client-tls
+  readOnly: true
+{{- end }}
+{{- end }}
+{{- define "tidegate.callerVolumes" -}}
+{{- if .Values.tls.existingSecret }}
+- name: tls
+  secret:
+    secretName: {{ .Values.tls.existingSecret }}
+    items:
+      - {key: ca.crt, path: ca.crt}
+{{- end }}
+{{- if .Values.tls.clientSecret }}
+- name: client-tls
+  secret:
+    secretName: {{ .Values.tls.clientSecret }}
+    defaultMode: 0440
+{{- end }}
+{{- end }}
+{{- define "tidegate.ctlArgs" -}}
+- --control-plane={{ include "tidegate.controlPlaneUrl" . }}
+{{- if .Values.tls.existingSecret }}
+- --ca-file=/etc/tidegate/tls/ca.crt
+- --tls-domain={{ include "tidegate.tlsDomain" . }}
+{{- end }}
+{{- if .Values.tls.clientSecret }}
+- --cert-file=/etc/tidegate/client-tls/tls.crt
+- --key-file=/etc/tidegate/client-tls/tls.key
+{{- end }}
+{{- end }}
+
 {{- /* Where the document is mounted from. */ -}}
 {{- define "tidegate.configurationVolume" -}}
 - name: configuration

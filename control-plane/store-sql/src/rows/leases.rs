@@ -61,6 +61,16 @@ pub(crate) struct FencedRow {
     until: Option<i64>,
 }
 
+/// What may have changed of a row of `leases` that is known, and the rest of [`FencedRow`].
+#[derive(sqlx::FromRow)]
+pub(crate) struct KnownRow {
+    renewed_at: i64,
+    expires_at: i64,
+    now: i64,
+    number: Option<i64>,
+    until: Option<i64>,
+}
+
 /// What a command is about.
 #[derive(Debug)]
 pub(crate) struct Scope<'a> {
@@ -183,8 +193,27 @@ impl FencedRow {
     }
 }
 
+impl KnownRow {
+    /// As [`FencedRow::read`].
+    pub(crate) fn read(
+        self,
+        known: Lease,
+        connection: &ConnectionId,
+        lease: LeaseName,
+        plane: PlaneIncarnation,
+    ) -> (Lease, Timestamp, Option<Activity>) {
+        let known = Lease {
+            renewed_at: from_moment(self.renewed_at),
+            expires_at: from_moment(self.expires_at),
+            ..known
+        };
+        let stored = registration(connection, lease, plane, self.number.zip(self.until));
+        (known, from_moment(self.now), stored)
+    }
+}
+
 /// A registration of which number and end were read.
-pub(crate) fn registration(
+fn registration(
     connection: &ConnectionId,
     lease: LeaseName,
     plane: PlaneIncarnation,

@@ -19,8 +19,8 @@ use super::foreseen;
 use super::recent::Recent;
 use super::transaction::{Rounds, Stop};
 use crate::call::{Failure, Progress};
-use crate::number::{bits, from_moment, moment, ordered, present};
-use crate::rows::leases::{FencedRow, generation, id_bytes, registration};
+use crate::number::{bits, moment, ordered, present};
+use crate::rows::leases::{FencedRow, KnownRow, generation, id_bytes};
 
 /// Reads, and writes only when what is registered does not cover the answer; or only writes, where that is foreseen.
 pub(super) async fn fence(
@@ -185,9 +185,9 @@ async fn look_again(
     known: Lease,
     asked: &Fence<'_>,
 ) -> Result<Option<Seen>, Stop> {
-    let row: Option<(i64, i64, i64, Option<i64>, Option<i64>)> = sqlx::query_as(
-        "SELECT renewed_at, expires_at, (extract(epoch FROM clock_timestamp()) * 1000)::bigint,
-                number, until
+    let row: Option<KnownRow> = sqlx::query_as(
+        "SELECT renewed_at, expires_at,
+                (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now, number, until
          FROM leases AS lease LEFT JOIN lease_activity AS activity
              ON activity.connection = $2 AND activity.owner = $3
                  AND activity.generation = $4 AND activity.plane = $5
@@ -200,22 +200,10 @@ async fn look_again(
     .bind(bits(asked.plane.0))
     .fetch_optional(connection)
     .await?;
-    Ok(
-        row.map(|(renewed_at, expires_at, now, number, until)| Seen {
-            lease: Lease {
-                renewed_at: from_moment(renewed_at),
-                expires_at: from_moment(expires_at),
-                ..known
-            },
-            stored: registration(
-                asked.connection,
-                asked.lease,
-                asked.plane,
-                number.zip(until),
-            ),
-            now: from_moment(now),
-        }),
-    )
+    Ok(row.map(|row| {
+        let (lease, now, stored) = row.read(known, asked.connection, asked.lease, asked.plane);
+        Seen { lease, stored, now }
+    }))
 }
 
 /// The newest row of a lease on a connection, over or not, and what is registered.

@@ -63,7 +63,7 @@ impl Recent {
             match known.connections.get(&eligible.connection) {
                 Some(Place::InFlight) => return None,
                 Some(Place::Held(lease)) if lease.owner != scope.owner => {
-                    leases.push(lease.clone())
+                    leases.push(lease.clone());
                 }
                 Some(Place::Held(_)) | None => {}
             }

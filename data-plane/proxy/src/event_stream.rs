@@ -109,19 +109,6 @@ impl EventStream {
         next.or_else(|| self.passage.next())
     }
 
-    /// The next bytes for the client, if they are no more than so many.
-    pub(crate) fn next_within(&mut self, most: usize) -> Option<Bytes> {
-        let shown = self.following.as_ref().and_then(|it| it.next_bytes());
-        let length = shown.or_else(|| self.passage.next_bytes())?;
-        (length <= most).then(|| self.next())?
-    }
-
-    /// Bytes that wait here for the client.
-    pub(crate) fn waiting_bytes(&self) -> usize {
-        let shown = self.following.as_ref().map_or(0, |it| it.shown_bytes());
-        self.passage.whole_bytes().saturating_add(shown)
-    }
-
     /// Bytes that wait here: for the client, or for the end of their event.
     pub(crate) fn held_bytes(&self) -> usize {
         let shown = self.following.as_ref().map_or(0, |it| it.shown_bytes());

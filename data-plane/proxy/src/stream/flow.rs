@@ -1,11 +1,4 @@
 //! The stream itself, which the client's connection moves and the watch may end.
-//!
-//! **Bytes that come together leave together.** hyper hands over one chunk of an upstream's body at a time, and fetches the
-//! next one only when that was taken, also when the whole of them lies in its buffer. Handed on like that, each of them
-//! costs a system call and wakes the client. So whoever reads the upstream is given one turn to bring more before the
-//! client is handed what is here, and another one for as long as each brings something, up to [`BATCH_BYTES`]. A turn is a
-//! place in the runtime's queue and no time: no timer is involved, and what comes alone leaves as soon as it is known to be
-//! alone. The first bytes of all do not wait: they leave with the head of the answer.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -32,8 +25,6 @@ use crate::sse::End;
 
 /// After the last event an upstream has this long to end its stream.
 const LINGER: Duration = Duration::from_secs(2);
-/// No more is gathered for a client when so much is here. Small beside what is held for one that does not read.
-const BATCH_BYTES: usize = 8 * 1024;
 
 /// See the module's documentation.
 pub(super) struct Flow<C: ControlPort> {
@@ -59,8 +50,6 @@ pub(super) struct Flow<C: ControlPort> {
     waker: Option<Waker>,
     /// It waits for us.
     is_waiting: bool,
-    /// Whoever reads the upstream has had a turn since it last brought something.
-    had_turn: bool,
     /// When the watch looks next, at the latest.
     looked_at_by: Option<Instant>,
     /// Tells the watch that other limits hold.
@@ -93,7 +82,6 @@ impl<C: ControlPort> Flow<C> {
             polls: 0,
             waker: None,
             is_waiting: false,
-            had_turn: false,
             looked_at_by: None,
             changes: Arc::new(Notify::new()),
         };
@@ -110,9 +98,6 @@ impl<C: ControlPort> Flow<C> {
         self.polls = self.polls.wrapping_add(1);
         self.is_waiting = false;
         loop {
-            if self.gathers(context) {
-                return Poll::Pending;
-            }
             if let Some(bytes) = self.next_bytes() {
                 if let Some(heartbeat) = &mut self.heartbeat {
                     heartbeat.learns(&bytes);
@@ -157,48 +142,9 @@ impl<C: ControlPort> Flow<C> {
         }
     }
 
-    /// Reads on what comes together with what is here for the client. `true` when whoever reads the upstream has a turn
-    /// now, after which this is asked again.
-    fn gathers(&mut self, context: &mut Context<'_>) -> bool {
-        while self.may_gather() {
-            match self.stream.poll_read(context) {
-                Poll::Ready(read) => self.takes(read),
-                Poll::Pending if self.had_turn => return false,
-                Poll::Pending => {
-                    self.had_turn = true;
-                    context.waker().wake_by_ref();
-                    return true;
-                }
-            }
-        }
-        false
-    }
-
-    fn may_gather(&self) -> bool {
-        let waiting = self.stream.waiting_bytes();
-        let is_first = self.polls <= 1;
-        !is_first
-            && (1..BATCH_BYTES).contains(&waiting)
-            && self.continuation.is_none()
-            && self.life.as_ref().is_some_and(|life| !life.is_cut())
-    }
-
     /// What is the client's now: first what the upstream sent, then what is ours.
     fn next_bytes(&mut self) -> Option<Bytes> {
-        let first = self.stream.next().or_else(|| self.ours.pop_front())?;
-        if first.len() >= BATCH_BYTES || self.stream.waiting_bytes() == 0 {
-            return Some(first);
-        }
-        let here = first.len().saturating_add(self.stream.waiting_bytes());
-        let mut batch = Vec::with_capacity(here.min(BATCH_BYTES));
-        batch.extend_from_slice(&first);
-        loop {
-            let room = BATCH_BYTES.saturating_sub(batch.len());
-            match self.stream.next_within(room) {
-                Some(more) => batch.extend_from_slice(&more),
-                None => return Some(batch.into()),
-            }
-        }
+        self.stream.next().or_else(|| self.ours.pop_front())
     }
 
     /// Nothing more will come, and the client has all of it.
@@ -218,7 +164,6 @@ impl<C: ControlPort> Flow<C> {
 
     /// The stream was read on.
     fn takes(&mut self, read: Read) {
-        self.had_turn = false;
         match (read, self.stream.passage.end()) {
             (Read::Taken | Read::TooSlow, End::Closed) => self.lingers(),
             (Read::Taken, _) => {}

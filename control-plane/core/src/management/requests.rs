@@ -213,8 +213,8 @@ mod tests {
         ProviderId::new("p").unwrap()
     }
 
-    fn connection() -> Option<ConnectionId> {
-        Some(ConnectionId::new("c").unwrap())
+    fn connection() -> ConnectionId {
+        ConnectionId::new("c").unwrap()
     }
 
     #[rstest]
@@ -227,7 +227,7 @@ mod tests {
     )]
     #[case::all(
         r#"{"scope":"all","provider":"p","connection":"c"}"#,
-        Reset { scope: ResetScope::All, provider: Some(provider()), connection: connection() },
+        Reset { scope: ResetScope::All, provider: Some(provider()), connection: Some(connection()) },
     )]
     #[case::lockouts(
         r#"{"scope":"lockouts"}"#,
@@ -254,11 +254,11 @@ mod tests {
     #[case::all(json!({"all": true}), ClearLockouts::All)]
     #[case::all_and_nulls(json!({"all": true, "model": null}), ClearLockouts::All)]
     #[case::of_the_provider(json!({"provider": "p", "model": "m"}), of(None))]
-    #[case::of_a_connection(json!({"provider": "p", "connection": "c", "model": "m"}), of(connection()))]
-    #[case::by_the_newer_name(json!({"provider": "p", "connectionId": "c", "model": "m"}), of(connection()))]
+    #[case::of_a_connection(json!({"provider": "p", "connection": "c", "model": "m"}), of(Some(connection())))]
+    #[case::by_the_newer_name(json!({"provider": "p", "connectionId": "c", "model": "m"}), of(Some(connection())))]
     #[case::by_both(
         json!({"all": false, "provider": "p", "connection": "c", "connectionId": "c", "model": "m"}),
-        of(connection()),
+        of(Some(connection())),
     )]
     fn what_to_clear_is_read(#[case] body: Value, #[case] expected: ClearLockouts) {
         assert_eq!(read_clear(body.to_string().as_bytes()), Ok(expected));

@@ -28,12 +28,18 @@ pub(crate) struct Client {
     admin: AdminServiceClient<PlaneChannel>,
     timeout: std::time::Duration,
     address: http::Uri,
+    shows_certificate: bool,
 }
 
 impl Client {
     /// What is called.
     pub(crate) fn address(&self) -> &http::Uri {
         &self.address
+    }
+
+    /// It shows a certificate where it calls.
+    pub(crate) fn shows_certificate(&self) -> bool {
+        self.shows_certificate
     }
 
     /// A request with the time limit, and the service to send it with.
@@ -102,6 +108,7 @@ pub(crate) fn connect(arguments: ConnectionArguments) -> Result<Client, Failure>
         admin: AdminServiceClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES),
         timeout,
         address: control_plane,
+        shows_certificate: tls.is_some_and(|tls| tls.identity.is_some()),
     })
 }
 

@@ -31,6 +31,7 @@ pub(crate) enum Failure {
     /// Nothing came from the control plane at this address.
     Unreached {
         address: http::Uri,
+        shows_certificate: bool,
         status: Box<Status>,
     },
     /// The answer cannot be written.
@@ -43,11 +44,12 @@ pub(crate) enum Failure {
 
 impl Failure {
     /// The same, now that it is known who was called.
-    pub(crate) fn of_calling(self, address: &http::Uri) -> Self {
+    pub(crate) fn of_calling(self, address: &http::Uri, shows_certificate: bool) -> Self {
         match self {
             // Only what failed on the way here has a cause; an answer has none.
             Self::Refused(status) if status.source().is_some() => Self::Unreached {
                 address: address.clone(),
+                shows_certificate,
                 status,
             },
             other => other,
@@ -91,7 +93,11 @@ impl fmt::Display for Failure {
                 formatter.write_str(message)
             }
             Self::Closed | Self::Differs => Ok(()),
-            Self::Unreached { address, status } => {
+            Self::Unreached {
+                address,
+                shows_certificate,
+                status,
+            } => {
                 write!(
                     formatter,
                     "the control plane does not answer at {address}: "
@@ -100,7 +106,7 @@ impl fmt::Display for Failure {
                     return formatter.write_str(status.message());
                 };
                 formatter.write_str(&transport::causes(error))?;
-                match transport::hint(error, address) {
+                match transport::hint(error, address, *shows_certificate) {
                     Some(hint) => write!(formatter, "\n  {hint}"),
                     None => Ok(()),
                 }

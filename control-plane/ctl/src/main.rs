@@ -61,7 +61,7 @@ async fn run(arguments: Arguments) -> Result<(), Failure> {
     };
     let client = &mut connect::connect(connection)?;
     let done = call(client, command, output).await;
-    done.map_err(|failure| failure.of_calling(client.address()))
+    done.map_err(|failure| failure.of_calling(client.address(), client.shows_certificate()))
 }
 
 async fn call(client: &mut Client, command: Command, output: Output) -> Result<(), Failure> {

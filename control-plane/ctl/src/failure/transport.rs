@@ -12,7 +12,7 @@ use rustls::{AlertDescription, CertificateError, InvalidMessage};
 const MAX_CAUSES: usize = 16;
 /// For a control plane that knows callers by their certificates.
 const NO_CERTIFICATE: &str =
-    "it asks for a certificate of who calls: give one with --cert-file and --key-file";
+    "if it asks for a certificate of who calls, give one with --cert-file and --key-file";
 
 /// All causes in one line, each once: what repeats the one before is left out.
 pub(super) fn causes(error: &(dyn Error + 'static)) -> String {
@@ -26,8 +26,12 @@ pub(super) fn causes(error: &(dyn Error + 'static)) -> String {
     told.join(": ")
 }
 
-/// What may help a call of this address.
-pub(super) fn hint(error: &(dyn Error + 'static), address: &http::Uri) -> Option<&'static str> {
+/// What may help a call of this address, which showed a certificate or none.
+pub(super) fn hint(
+    error: &(dyn Error + 'static),
+    address: &http::Uri,
+    shows_certificate: bool,
+) -> Option<&'static str> {
     let is_secure = address.scheme_str() == Some("https");
     let found = chain(error).find_map(|cause| {
         let inner = cause
@@ -50,19 +54,16 @@ pub(super) fn hint(error: &(dyn Error + 'static), address: &http::Uri) -> Option
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
         )) => Some("name whom its certificate is for with --tls-domain, if that is who is meant"),
         Some(_) => None,
-        // Once the connection stands, HTTP/2 keeps only the words of its end.
-        None if chain(error).any(|cause| cause.to_string().contains("CertificateRequired")) => {
-            Some(NO_CERTIFICATE)
-        }
-        None if !is_secure && spoke_otherwise(error) => {
-            Some("if it speaks TLS there, the address must begin with https://")
-        }
+        None if !broke_off(error) => None,
+        None if !is_secure => Some("if it speaks TLS there, the address must begin with https://"),
+        // The alert that says so is often lost with the connection.
+        None if !shows_certificate => Some(NO_CERTIFICATE),
         None => None,
     }
 }
 
-/// Somebody took the connection, and did not speak HTTP/2 on it.
-fn spoke_otherwise(error: &(dyn Error + 'static)) -> bool {
+/// Somebody took the connection, and ended it instead of answering. Once it stands, HTTP/2 keeps only the words of its end.
+fn broke_off(error: &(dyn Error + 'static)) -> bool {
     chain(error).any(|cause| {
         let broken = cause.downcast_ref::<io::Error>().is_some_and(|error| {
             matches!(
@@ -73,10 +74,11 @@ fn spoke_otherwise(error: &(dyn Error + 'static)) -> bool {
                     | io::ErrorKind::UnexpectedEof
             )
         });
+        let words = cause.to_string();
         broken
-            || cause
-                .downcast_ref::<h2::Error>()
-                .is_some_and(|error| error.reason().is_some())
+            || cause.downcast_ref::<h2::Error>().is_some()
+            || words.contains("connection closed")
+            || words.contains("CertificateRequired")
     })
 }
 
@@ -123,20 +125,31 @@ mod tests {
         "http://a:1",
         Some("https://")
     )]
-    #[case::closed_within_tls(io::Error::from(io::ErrorKind::ConnectionReset), "https://a:1", None)]
+    #[case::closed_within_tls(
+        io::Error::from(io::ErrorKind::ConnectionReset),
+        "https://a:1",
+        Some("--cert-file")
+    )]
     #[case::nobody_listens(io::Error::from(io::ErrorKind::ConnectionRefused), "http://a:1", None)]
     fn what_helps_depends_on_the_cause(
         #[case] error: impl Error + 'static,
         #[case] address: &'static str,
         #[case] expected: Option<&str>,
     ) {
-        let found = hint(&error, &http::Uri::from_static(address));
+        let found = hint(&error, &http::Uri::from_static(address), false);
         assert_eq!(found.is_some(), expected.is_some(), "{found:?}");
         assert!(
             found
                 .unwrap_or_default()
                 .contains(expected.unwrap_or_default())
         );
+    }
+
+    #[test]
+    fn who_showed_a_certificate_is_not_asked_for_one() {
+        let closed = io::Error::from(io::ErrorKind::BrokenPipe);
+        let address = http::Uri::from_static("https://a:1");
+        assert_eq!(hint(&closed, &address, true), None);
     }
 
     #[test]

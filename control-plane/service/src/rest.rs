@@ -403,7 +403,10 @@ fn refused_reset(refused: &Refused) -> Answer {
 fn refused_patch(error: ApplyError) -> Answer {
     let message = error.to_string();
     let (status, refusal) = match error {
-        ApplyError::Invalid(found) => {
+        ApplyError::Invalid(found)
+        | ApplyError::InUse {
+            referrers: found, ..
+        } => {
             return Answer::with(StatusCode::BAD_REQUEST, &failure_body(&found));
         }
         ApplyError::Conflict { .. } | ApplyError::Overtaken => {

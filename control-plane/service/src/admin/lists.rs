@@ -130,8 +130,8 @@ impl Admin {
     pub(crate) fn running_locks<'a>(
         &self,
         config: &'a Config,
-        provider: Option<&ProviderId>,
-        connection: Option<&ConnectionId>,
+        provider: Option<&'a ProviderId>,
+        connection: Option<&'a ConnectionId>,
         now: Timestamp,
     ) -> Vec<RunningLock<'a>> {
         let selected = connections(config, provider, connection);

@@ -16,7 +16,7 @@ use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
 
 use crate::access::Right;
-use crate::admin::{Admin, Operation, Outcome, Question, Refused, Scope, Selection};
+use crate::admin::{Admin, Operation, Question, Refused, Scope, Selection};
 use crate::config::Current;
 use crate::watch::{Plane, freshness};
 

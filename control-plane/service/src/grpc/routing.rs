@@ -19,8 +19,8 @@ use tonic::{Request, Response, Status};
 use crate::decide::{Answer, Ask, Awaited, Decider, LastFailure, MAX_WAITED, PermitPast, Ticket};
 use crate::permits::{Held, PoolName};
 
-use super::origin::Asked;
 use super::error::{Refusal, invalid, invalid_member};
+use super::origin::Asked;
 
 /// Longest model name that is looked up, in bytes.
 const MAX_MODEL_BYTES: usize = 1_024;

@@ -148,8 +148,10 @@ async fn health(admin: &Admin) -> Health {
 
 fn state(admin: &Admin, config: &Config) -> Value {
     let now = admin.clock.now();
-    let breakers = admin.breakers(config, &Page::first("breakers")).0;
-    let cooldowns = admin.cooldowns(config, None, &Page::first("cooldowns")).0;
+    let breakers = admin.breakers(config, None, &Page::first("breakers")).0;
+    let cooldowns = admin
+        .cooldowns(config, None, None, &Page::first("cooldowns"))
+        .0;
     let locks = admin.running_locks(config, None, None, now);
     let connections = config.connections.values();
     let enabled = connections.filter(|connection| connection.enabled).count();

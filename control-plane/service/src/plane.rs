@@ -332,7 +332,7 @@ impl ControlPlane {
                 config: Arc::clone(&published),
                 clock: Arc::clone(&clock),
                 metrics: Arc::clone(&metrics),
-                live: live.clone(),
+                live,
             }),
             lanes: Arc::clone(&lanes),
             handoffs: Arc::new(Handoffs {

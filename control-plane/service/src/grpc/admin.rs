@@ -1,7 +1,6 @@
 //! `tidegate.admin.v1.AdminService`.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tidegate_core::config::Protocol;
 use tidegate_core::ids::{ConnectionId, EgressId, KeyId, ModelId, ProviderId};
@@ -24,9 +23,6 @@ use super::changes::{self, caller};
 use super::error::{Refusal, invalid, invalid_member};
 use super::routing::{exclusions, name};
 use super::{events, lists, quotas, resources, settings};
-
-/// Limit of a question to the durable store (decision 54).
-const DURABLE_LIMIT: Duration = Duration::from_millis(500);
 
 /// The service.
 #[derive(Clone, Debug)]

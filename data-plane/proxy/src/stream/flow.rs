@@ -192,9 +192,10 @@ impl<C: ControlPort> Flow<C> {
         let is_complete = self.stream.passage.end() == End::Closed;
         if self.continuation.is_some() {
             self.breaks_off_continuing(fault);
-        } else if is_complete {
-            self.stop(Stop::Fault(fault));
-        } else if !may_reopen(&Outcome::Stream(fault), 0) || !self.goes_on(Why::Fault(fault)) {
+        } else if is_complete
+            || !may_reopen(&Outcome::Stream(fault), 0)
+            || !self.goes_on(Why::Fault(fault))
+        {
             self.stop(Stop::Fault(fault));
         }
     }

@@ -29,6 +29,7 @@ missing_packages() {
   has setpriv || echo util-linux
   has npm || { [ -n "${TIDEGATE_HELM3:-}" ] && [ -n "${TIDEGATE_HELM4:-}" ]; } || echo npm
   has strip || echo binutils
+  has openssl || echo openssl
 }
 
 has_nextest() { has cargo && cargo nextest --version >/dev/null 2>&1; }

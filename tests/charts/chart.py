@@ -26,6 +26,23 @@ SETS = sorted(path.stem for path in (HERE / "values").glob("*.yaml"))
 # As good as one that `openssl rand` makes; placeholders are refused.
 SEALING_KEY = "".join(f"{number:02x}" for number in range(32))
 
+
+
+def self_signed() -> tuple[str, str]:
+    """A certificate and its key, in PEM: both planes look at theirs when they check what they are given."""
+    made = subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-noenc"]
+        + ["-days", "1", "-subj", "/CN=tidegate", "-keyout", "-", "-out", "-"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    key, _, certificate = made.partition("-----BEGIN CERTIFICATE-----")
+    return "-----BEGIN CERTIFICATE-----" + certificate, key
+
+
+CERTIFICATE, KEY = self_signed()
+
 # Secrets that the value sets name. What they hold is good enough for the programs' own checks.
 SECRETS = {
     "otlp": {"headers": "x-api-key=of%20the%20collector"},
@@ -41,8 +58,8 @@ SECRETS = {
         "node-url": "redis://:secret@ignored",
     },
     "tidegate-cluster": {"nodes": "redis://node-1:6379,redis://node-2:6379"},
-    "tidegate-tls": {"tls.crt": "a certificate", "tls.key": "a key", "ca.crt": "an authority"},
-    "tidegate-client-tls": {"tls.crt": "a certificate", "tls.key": "a key"},
+    "tidegate-tls": {"tls.crt": CERTIFICATE, "tls.key": KEY, "ca.crt": CERTIFICATE},
+    "tidegate-client-tls": {"tls.crt": CERTIFICATE, "tls.key": KEY},
     "tidegate-document": {
         "tidegate.yaml": yaml.safe_dump(
             {

@@ -198,11 +198,24 @@ pub async fn send(request: Request<Full<Bytes>>) -> Result<Answer> {
 /// # Errors
 /// When it cannot be asked, or shows no such sample.
 pub async fn metric(addr: SocketAddr, sample: &str) -> Result<f64> {
-    let request = Request::get(format!("http://{addr}/metrics")).body(Full::default())?;
-    let answer = send(request).await?;
-    let text = String::from_utf8(answer.body.to_vec())?;
+    let text = served(addr).await?;
     let line = text
         .lines()
         .find_map(|line| line.strip_prefix(sample)?.strip_prefix(' '));
     Ok(line.with_context(|| format!("no {sample}"))?.parse()?)
+}
+
+/// The samples of a metric that are not 0, as served.
+///
+/// # Errors
+/// When there is no answer.
+pub async fn samples(addr: SocketAddr, name: &str) -> Result<Vec<String>> {
+    let text = served(addr).await?;
+    let lines = text.lines().filter(|line| line.starts_with(name) && !line.ends_with(" 0"));
+    Ok(lines.map(str::to_owned).collect())
+}
+
+async fn served(addr: SocketAddr) -> Result<String> {
+    let request = Request::get(format!("http://{addr}/metrics")).body(Full::default())?;
+    Ok(String::from_utf8(send(request).await?.body.to_vec())?)
 }

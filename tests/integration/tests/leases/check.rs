@@ -17,7 +17,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::history::{Answer, Arrival, Asked, Fault, History, LeaseName, Operation, Span};
+use super::history::{Answer, Arrival, Asked, Fault, History, LeaseName, Operation, Row, Span};
 use leases::{Bounds, Leases};
 pub(crate) use strength::strength;
 
@@ -70,6 +70,8 @@ pub(crate) enum Kind {
     TwoRows,
     /// A lease that was granted has no row.
     NoRow,
+    /// A row is on record as given back, though its owner had not asked for that.
+    ReleasedUnasked,
 }
 
 /// One violation.
@@ -160,6 +162,22 @@ impl Checker<'_> {
         for name in missing {
             self.found(Kind::NoRow, format!("{name:?}"));
         }
+        for row in &history.rows {
+            if row.is_released() && !self.may_be_released(row) {
+                self.found(Kind::ReleasedUnasked, format!("{row:?}"));
+            }
+        }
+    }
+
+    fn may_be_released(&self, row: &Row) -> bool {
+        let release = Asked::Release {
+            generation: row.lease.generation,
+        };
+        let by = row.held.until + self.rules.clocks;
+        let operations = &self.history.operations;
+        operations.iter().any(|it| {
+            it.owner == row.lease.owner && it.asked == release && it.span.from <= by
+        })
     }
 
     fn holders(&mut self) {

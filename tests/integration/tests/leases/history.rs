@@ -141,6 +141,16 @@ pub(crate) struct Row {
     pub(crate) ended: Option<String>,
 }
 
+impl Row {
+    /// Its owner gave it back.
+    pub(crate) fn is_released(&self) -> bool {
+        matches!(
+            self.ended.as_deref(),
+            Some("OWNER_EXIT" | "CLIENT_CANCELLED")
+        )
+    }
+}
+
 /// What was done to the fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {

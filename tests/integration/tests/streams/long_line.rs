@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use rstest::rstest;
-use tidegate_integration::{CLIENT_KEY, metric};
+use tidegate_integration::{CLIENT_KEY, metric, samples};
 use tidegate_test_support::upstream::Mode;
 use tidegate_test_support::{ClientCall, DataPlane, PythonClients, eventually};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -143,11 +143,14 @@ async fn an_sdk_that_chokes_on_it_costs_no_memory_and_is_let_go() -> Result<()> 
         ensure!(most <= MOST, "{endpoint}: {:.0} KiB", most / KIB);
         let left =
             format!("tidegate_dp_requests_total{{endpoint=\"{endpoint}\",end=\"client_abort\"}}");
-        eventually(LIMIT, "the client left", || async {
+        let noticed = eventually(LIMIT, "the client left", || async {
             let left = metric(plane.admin, &left).await.ok()?;
             (left > 0.5).then_some(())
-        })
-        .await?;
+        });
+        if let Err(error) = noticed.await {
+            let ends = samples(plane.admin, "tidegate_dp_requests_total").await?;
+            bail!("{endpoint}: {error}: {ends:?}");
+        }
         at_rest(plane).await?;
     }
     Ok(())

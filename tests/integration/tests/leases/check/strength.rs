@@ -35,7 +35,7 @@ pub(crate) enum Change {
     DenyLive,
     /// What was over is said to stand.
     AffirmOver,
-    /// A release was never asked for, though others have the connection.
+    /// A release was never asked for. The record says that there was one, unless it was asked for twice.
     DropRelease,
     /// A request arrived elsewhere.
     MoveArrival,
@@ -60,7 +60,7 @@ impl Change {
         (Self::LowerGeneration, 95),
         (Self::DenyLive, 90),
         (Self::AffirmOver, 90),
-        (Self::DropRelease, 60),
+        (Self::DropRelease, 90),
         (Self::MoveArrival, 90),
         (Self::SwapLease, 90),
         (Self::LateArrival, 90),

@@ -2,7 +2,6 @@
 
 use rstest::rstest;
 
-use super::super::history::Row;
 use super::*;
 
 const RULES: Rules = Rules {
@@ -60,6 +59,14 @@ impl Story {
             held: span(held),
             ended: None,
         });
+        self
+    }
+
+    /// Why the row that was added last ended.
+    fn ended(mut self, reason: &str) -> Self {
+        if let Some(last) = self.0.rows.last_mut() {
+            last.ended = Some(reason.to_owned());
+        }
         self
     }
 
@@ -154,6 +161,11 @@ const B: (u8, u64) = (2, 1);
 #[case::on_two_connections(story().holds(A, (0, 10), "c").holds(B, (0, 10), "d"))]
 #[case::a_release_without_an_answer(story()
     .holds(A, (0, 10), "c").release(A, (100, 1_000), Answer::Unknown).holds(B, (105, 120), "c"))]
+#[case::given_back_as_it_was_asked_for(story()
+    .acquire(1, (0, 10), granted(1)).row(A, (5, 100), "c").ended("OWNER_EXIT")
+    .release(A, (119, 130), Answer::Unknown))]
+#[case::it_ended_for_its_connections_sake(story()
+    .acquire(1, (0, 10), granted(1)).row(A, (5, 5_000), "c").ended("HEALTH_OR_COOLDOWN"))]
 #[case::shortened_by_a_renewal(story()
     .holds(A, (0, 10), "c").renew_for(A, 1_000, (100, 110), granted(1)).holds(B, (1_100, 1_200), "c"))]
 #[case::shortened_by_a_renewal_that_nobody_heard_of(story()
@@ -280,6 +292,11 @@ fn nothing_is_found_in(#[case] story: Story) {
 #[case::two_rows_of_an_owner(Kind::TwoRows, story()
     .row(A, (0, 10), "c").row((1, 2), (9, 20), "d"))]
 #[case::no_row(Kind::NoRow, story().acquire(1, (0, 10), granted(1)))]
+#[case::given_back_unasked(Kind::ReleasedUnasked, story()
+    .acquire(1, (0, 10), granted(1)).row(A, (5, 100), "c").ended("OWNER_EXIT"))]
+#[case::given_back_before_it_was_asked_for(Kind::ReleasedUnasked, story()
+    .acquire(1, (0, 10), granted(1)).row(A, (5, 100), "c").ended("OWNER_EXIT")
+    .release(A, (121, 130), granted(1)))]
 #[case::another_connection_cooled(Kind::TwoConnections, story()
     .holds(A, (0, 10), "c1").fault(Fault::Cool { connection: 2 }, (50, 900)).row(A, (10, 60), "c1")
     .row(A, (60, 4_000), "c2"))]

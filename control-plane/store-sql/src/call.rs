@@ -26,6 +26,11 @@ impl Progress {
         self.deciding.store(true, Ordering::Relaxed);
     }
 
+    /// What was sent has made no change for good, and nothing before it has.
+    pub(crate) fn has_decided_nothing(&self) {
+        self.deciding.store(false, Ordering::Relaxed);
+    }
+
     fn lost(&self, text: String) -> DurableStoreError {
         if self.deciding.load(Ordering::Relaxed) {
             DurableStoreError::Indeterminate(text)
@@ -124,5 +129,24 @@ where
     match timeout(limit, attempt).await {
         Ok(outcome) => outcome.map_err(|failure| failure.judge(&progress)),
         Err(_) => Err(progress.late(limit)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_may_have_been_written_is_in_doubt() {
+        let progress = Progress::default();
+        let is_in_doubt = || {
+            let error = progress.late(Duration::from_secs(1));
+            matches!(error, DurableStoreError::Indeterminate(_))
+        };
+        assert!(!is_in_doubt());
+        progress.decides();
+        assert!(is_in_doubt());
+        progress.has_decided_nothing();
+        assert!(!is_in_doubt());
     }
 }

@@ -9,6 +9,8 @@
 mod faults;
 #[path = "postgres/leadership.rs"]
 mod leadership;
+#[path = "postgres/lease_delays.rs"]
+mod lease_delays;
 #[path = "postgres/lease_foresight.rs"]
 mod lease_foresight;
 #[path = "postgres/lease_races.rs"]

@@ -1,6 +1,7 @@
 //! Leases and sessions that are in the middle of something: who waits for whom, and what is written once.
 
 use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
@@ -20,14 +21,32 @@ use super::{OnPostgres, on_postgres};
 const LIMIT: Duration = Duration::from_secs(10);
 /// Longer than any test.
 const TTL_MS: u64 = 600_000;
-const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+pub(super) const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+
+fn new_id() -> LeaseId {
+    static LAST: AtomicU64 = AtomicU64::new(1);
+    LeaseId(LAST.fetch_add(1, Ordering::Relaxed).into())
+}
 
 fn key() -> KeyId {
     KeyId::new("k1").unwrap()
 }
 
 /// Asks for one of these connections, first come first served.
-async fn ask(fixture: &OnPostgres, owner: u8, names: &[&str]) -> Result<Lease, LeaseError> {
+pub(super) async fn ask(
+    fixture: &OnPostgres,
+    owner: u8,
+    names: &[&str],
+) -> Result<Lease, LeaseError> {
+    ask_for(fixture, TTL_MS, owner, names).await
+}
+
+pub(super) async fn ask_for(
+    fixture: &OnPostgres,
+    ttl_ms: u64,
+    owner: u8,
+    names: &[&str],
+) -> Result<Lease, LeaseError> {
     let eligible: Vec<Eligible> = names
         .iter()
         .map(|name| Eligible {
@@ -36,12 +55,12 @@ async fn ask(fixture: &OnPostgres, owner: u8, names: &[&str]) -> Result<Lease, L
         })
         .collect();
     let asked = Acquire {
-        id: LeaseId(u128::from(owner)),
+        id: new_id(),
         owner: OwnerHash::from_bytes([owner; 32]),
         key: &key(),
         eligibility: Eligibility::Some(&eligible),
         why: &|_| Some(EndReason::HealthOrCooldown),
-        ttl_ms: TTL_MS,
+        ttl_ms,
     };
     let settings = LeaseSettings::default();
     let reply = fixture.store.acquire_lease(&asked, &settings).await;
@@ -69,14 +88,14 @@ async fn fence(fixture: &OnPostgres, lease: &Lease) -> Result<Grant, FenceError>
     fixture.store.fence(&asked, &settings).await.unwrap()
 }
 
-fn named(lease: &Lease) -> Named<'_> {
+pub(super) fn named(lease: &Lease) -> Named<'_> {
     Named {
         generation: lease.generation,
         key: &lease.key,
     }
 }
 
-async fn renew_lease(fixture: &OnPostgres, lease: &Lease) -> Result<Lease, LeaseError> {
+pub(super) async fn renew_lease(fixture: &OnPostgres, lease: &Lease) -> Result<Lease, LeaseError> {
     let renewed = fixture.store.renew_lease(lease.owner, named(lease), TTL_MS);
     renewed.await.unwrap().answer
 }
@@ -88,7 +107,7 @@ async fn renew(fixture: &OnPostgres, lease: &Lease) -> Option<Grant> {
 }
 
 /// A foreign session in the middle of a transaction that has done this.
-async fn in_the_middle_of(fixture: &OnPostgres, sql: &str) -> PgConnection {
+pub(super) async fn in_the_middle_of(fixture: &OnPostgres, sql: &str) -> PgConnection {
     let mut foreign = PgConnection::connect(&fixture.url).await.unwrap();
     let sql = format!("BEGIN; {sql}");
     foreign.execute(AssertSqlSafe(sql)).await.unwrap();
@@ -102,24 +121,29 @@ async fn across<T>(
     call: impl Future<Output = T>,
 ) -> T {
     let committed = async {
-        eventually(LIMIT, "the call to wait", || async {
-            let waiting = fixture
-                .sql(
-                    "SELECT pid FROM pg_stat_activity
-                     WHERE application_name = 'tidegate' AND wait_event_type = 'Lock'",
-                )
-                .await;
-            (!waiting.is_empty()).then_some(())
-        })
-        .await
-        .unwrap();
+        waits(fixture).await;
         foreign.execute("COMMIT").await.unwrap();
     };
     tokio::join!(call, committed).0
 }
 
+/// Until a call waits for a session.
+pub(super) async fn waits(fixture: &OnPostgres) {
+    eventually(LIMIT, "the call to wait", || async {
+        let waiting = fixture
+            .sql(
+                "SELECT pid FROM pg_stat_activity
+                 WHERE application_name = 'tidegate' AND wait_event_type = 'Lock'",
+            )
+            .await;
+        (!waiting.is_empty()).then_some(())
+    })
+    .await
+    .unwrap();
+}
+
 /// How many rows there are, and a text of each.
-async fn count(fixture: &OnPostgres, of: &str) -> u64 {
+pub(super) async fn count(fixture: &OnPostgres, of: &str) -> u64 {
     let sql = format!("SELECT count(*) FROM {of}");
     let rows = fixture.sql(&sql).await;
     rows[0][0].as_deref().unwrap().parse().unwrap()
@@ -300,7 +324,7 @@ async fn a_registration_that_is_renewed_is_not_forgotten() {
 }
 
 /// A row of owner `99…` on this connection.
-fn foreign_lease(connection: &str) -> String {
+pub(super) fn foreign_lease(connection: &str) -> String {
     format!(
         "INSERT INTO leases (id, owner, key_id, provider, connection, generation, acquired_at,
              renewed_at, expires_at)

@@ -16,7 +16,7 @@ use tidegate_core::time::Timestamp;
 use tidegate_store::durable::LeaseReply;
 
 use super::recent::Recent;
-use super::transaction::{MAX_LOOK_AGE_MS, Stop};
+use super::transaction::{MAX_LOOK_AGE_MS, Stop, write_one};
 use crate::call::{Failure, Progress};
 use crate::number::{bits, from_moment, moment, ordered};
 use crate::rows::leases::{Found, Scope, generation, id_bytes, sequence};
@@ -42,9 +42,15 @@ pub(super) async fn decide(
             lease,
             begins: true,
         } => open(connection, scope, lease).await,
-        Change::Extend { .. } => extend(connection, change, answer).await,
-        Change::End { .. } => end(connection, change, answer).await,
-        Change::Open { begins: false, .. } | Change::Forget(_) => return Ok(None),
+        Change::Extend { .. } | Change::End { .. } => {
+            let until = Some(found.now.plus_ms(MAX_LOOK_AGE_MS));
+            let written = write_one(connection, change, until).await;
+            written.map(|rows| (rows == 1).then_some(answer))
+        }
+        Change::Open { begins: false, .. } | Change::Forget(_) => {
+            progress.has_decided_nothing();
+            return Ok(None);
+        }
     };
     match written {
         Ok(Some(lease)) => {
@@ -59,6 +65,7 @@ pub(super) async fn decide(
             Ok(Some(found.reply(Ok(lease))))
         }
         Ok(None) | Err(Stop::Lost) => {
+            progress.has_decided_nothing();
             recent.was_wrong(scope.owner);
             Ok(None)
         }
@@ -110,72 +117,6 @@ async fn open(
     Ok(Some(lease))
 }
 
-/// The clock is read once the row is locked, as it is after a look.
-async fn extend(
-    connection: &mut PgConnection,
-    change: &Change,
-    lease: Lease,
-) -> Result<Option<Lease>, Stop> {
-    let Change::Extend {
-        lease: id,
-        seen,
-        renewed_at,
-        expires_at,
-    } = change
-    else {
-        return Ok(None);
-    };
-    let written = sqlx::query(
-        "WITH held AS MATERIALIZED (
-             SELECT seq, (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now FROM leases
-             WHERE id = $1 AND ended_at IS NULL AND expires_at = $2 AND renewed_at <= $3
-             FOR UPDATE)
-         UPDATE leases SET renewed_at = $3, expires_at = $4
-         FROM held
-         WHERE leases.seq = held.seq AND leases.expires_at > now AND now BETWEEN $3 AND $5",
-    )
-    .bind(id_bytes(*id))
-    .bind(moment(*seen))
-    .bind(moment(*renewed_at))
-    .bind(moment(*expires_at))
-    .bind(moment(renewed_at.plus_ms(MAX_LOOK_AGE_MS)))
-    .execute(connection)
-    .await?;
-    Ok((written.rows_affected() == 1).then_some(lease))
-}
-
-async fn end(
-    connection: &mut PgConnection,
-    change: &Change,
-    lease: Lease,
-) -> Result<Option<Lease>, Stop> {
-    let Change::End {
-        lease: id,
-        seen,
-        ended,
-    } = change
-    else {
-        return Ok(None);
-    };
-    let written = sqlx::query(
-        "WITH held AS MATERIALIZED (
-             SELECT seq, (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now FROM leases
-             WHERE id = $1 AND ended_at IS NULL AND expires_at = $2 AND renewed_at <= $3
-             FOR UPDATE)
-         UPDATE leases SET ended_at = $3, end_reason = $4
-         FROM held
-         WHERE leases.seq = held.seq AND leases.expires_at > now AND now BETWEEN $3 AND $5",
-    )
-    .bind(id_bytes(*id))
-    .bind(moment(*seen))
-    .bind(moment(ended.at))
-    .bind(ended.reason.as_str())
-    .bind(moment(ended.at.plus_ms(MAX_LOOK_AGE_MS)))
-    .execute(connection)
-    .await?;
-    Ok((written.rows_affected() == 1).then_some(lease))
-}
-
 /// The first fence of a busy period: registers if the lease stands as it is known and nothing of this data plane is registered
 /// under it there. What is granted is what the rule says of that registration at the time it was made.
 pub(super) async fn fence(
@@ -225,6 +166,7 @@ pub(super) async fn fence(
     let registered_at: Timestamp = match written.map_err(Stop::from) {
         Ok(Some(at)) => from_moment(at),
         Ok(None) | Err(Stop::Lost) => {
+            progress.has_decided_nothing();
             recent.was_wrong(asked.lease.owner);
             return Ok(None);
         }

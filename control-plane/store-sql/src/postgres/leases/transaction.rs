@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use sqlx::{Connection, FromRow, PgConnection, Row};
 use tidegate_core::lease::{Change, Lease, LeaseId, Step, Stored};
+use tidegate_core::time::Timestamp;
 use tidegate_store::durable::{DurableStoreError, LeaseReply};
 
 use super::foreseen;
@@ -206,8 +207,8 @@ pub(super) async fn write(
                 opened.push((lease.id, open(connection, lease, *begins).await?));
                 1
             }
-            [change] => write_one(connection, change).await?,
-            ends => end_all(connection, ends).await?,
+            [change] => write_one(connection, change, None).await?,
+            ends => end_all(connection, ends, None).await?,
         };
         if usize::try_from(written) != Ok(changes.len()) {
             return Err(Stop::Lost);
@@ -217,7 +218,12 @@ pub(super) async fn write(
 }
 
 /// Ends rows, however many, with one statement. They are locked in the order of their numbers, as everybody does.
-async fn end_all(connection: &mut PgConnection, ends: &[Change]) -> Result<u64, sqlx::Error> {
+/// `foreseen_until` as for [`write_one`].
+async fn end_all(
+    connection: &mut PgConnection,
+    ends: &[Change],
+    foreseen_until: Option<Timestamp>,
+) -> Result<u64, sqlx::Error> {
     let (mut ids, mut expiries) = (Vec::new(), Vec::new());
     let (mut moments, mut reasons) = (Vec::new(), Vec::new());
     for change in ends {
@@ -229,50 +235,72 @@ async fn end_all(connection: &mut PgConnection, ends: &[Change]) -> Result<u64, 
         }
     }
     let written = sqlx::query(
-        "WITH ended AS MATERIALIZED (
-             SELECT leases.seq, at, reason
+        "WITH held AS MATERIALIZED (
+             SELECT leases.seq, seen, at, reason
              FROM leases JOIN unnest((SELECT $1::bytea[]), (SELECT $2::bigint[]),
                      (SELECT $3::bigint[]), (SELECT $4::text[]))
                  AS ended (lease, seen, at, reason) ON id = lease
              WHERE ended_at IS NULL AND expires_at = seen
-             ORDER BY leases.seq FOR UPDATE OF leases)
+                 AND ($5::bigint IS NULL OR renewed_at <= at)
+             ORDER BY leases.seq FOR UPDATE OF leases),
+         ended AS MATERIALIZED (
+             SELECT held.*, (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now FROM held)
          UPDATE leases SET ended_at = ended.at, end_reason = ended.reason
-         FROM ended WHERE leases.seq = ended.seq",
+         FROM ended
+         WHERE leases.seq = ended.seq
+             AND ($5::bigint IS NULL OR (seen > now AND now BETWEEN at AND $5))",
     )
     .bind(ids)
     .bind(expiries)
     .bind(moments)
     .bind(reasons)
+    .bind(foreseen_until.map(moment))
     .execute(connection)
     .await?;
     Ok(written.rows_affected())
 }
 
-/// How many rows it wrote.
-async fn write_one(connection: &mut PgConnection, change: &Change) -> Result<u64, Stop> {
+/// How many rows it wrote. A change that was foreseen is written only if it is not too early, and no later than
+/// `foreseen_until`.
+///
+/// The clock is read once the row is locked, which takes a step of its own: the list of what a locking query selects is
+/// computed before it waits, and a condition of the update is not looked at again after a wait for another's lock that
+/// changed nothing. Either would revive a lease that ended meanwhile.
+pub(super) async fn write_one(
+    connection: &mut PgConnection,
+    change: &Change,
+    foreseen_until: Option<Timestamp>,
+) -> Result<u64, Stop> {
     let written = match change {
-        Change::End { .. } => return Ok(end_all(connection, slice::from_ref(change)).await?),
+        Change::End { .. } => {
+            let ends = slice::from_ref(change);
+            return Ok(end_all(connection, ends, foreseen_until).await?);
+        }
         Change::Extend {
             lease,
             seen,
             renewed_at,
             expires_at,
         } => {
-            // The clock is read once the row is locked: a condition of the update itself is not looked at again after a
-            // wait for another's lock that changed nothing, and would revive a lease that ended meanwhile.
             sqlx::query(
                 "WITH held AS MATERIALIZED (
                      SELECT seq FROM leases
-                     WHERE id = $1 AND ended_at IS NULL AND expires_at = $2 FOR UPDATE)
+                     WHERE id = $1 AND ended_at IS NULL AND expires_at = $2
+                         AND ($5::bigint IS NULL OR renewed_at <= $3)
+                     FOR UPDATE),
+                 extended AS MATERIALIZED (
+                     SELECT seq, (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now
+                     FROM held)
                  UPDATE leases SET renewed_at = $3, expires_at = $4
-                 FROM held
-                 WHERE leases.seq = held.seq
-                     AND leases.expires_at > (extract(epoch FROM clock_timestamp()) * 1000)::bigint",
+                 FROM extended
+                 WHERE leases.seq = extended.seq AND $2 > now
+                     AND ($5::bigint IS NULL OR now BETWEEN $3 AND $5)",
             )
             .bind(id_bytes(*lease))
             .bind(moment(*seen))
             .bind(moment(*renewed_at))
             .bind(moment(*expires_at))
+            .bind(foreseen_until.map(moment))
             .execute(&mut *connection)
             .await?
         }

@@ -268,6 +268,9 @@ pub struct PriorAttempt {
 pub struct AttemptsSoFar {
     /// Failed attempts in order.
     pub attempts: Vec<PriorAttempt>,
+    /// The last of them is what this question brings: it is reported once the answer is known, so nobody has counted it.
+    #[serde(skip)]
+    pub last_is_new: bool,
     /// Cooldown waits taken.
     pub waits: u32,
     /// Time spent in them, in ms.

@@ -222,6 +222,7 @@ impl Decider {
                 Some(judged)
             }
         };
+        so_far.last_is_new = judged.is_some();
         so_far.attempts.extend(judged.clone());
         let fleet = self.fleet.fleet();
         let question = Question {

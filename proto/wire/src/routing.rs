@@ -293,6 +293,8 @@ pub fn so_far_from_proto(
         .collect::<Result<Vec<_>, WireError>>()?;
     Ok(AttemptsSoFar {
         attempts,
+        // It has a message of its own.
+        last_is_new: false,
         waits: so_far.waits,
         waited_ms: so_far.waited_ms,
         order: so_far.order,
@@ -396,6 +398,7 @@ mod tests {
     fn what_happened_so_far_comes_back_as_it_was() {
         let so_far = AttemptsSoFar {
             attempts: Vec::new(),
+            last_is_new: false,
             waits: 1,
             waited_ms: 2,
             order: vec![2, 0, 1],

@@ -4,8 +4,9 @@
 //! A failure that the view knows already is applied a second time here. For cooldowns and locks that is harmless: the
 //! episode rule makes the second time change nothing that matters (decision 9). The breaker and the window of the gate
 //! only count, and their de-duplication (decision 10) looks back for seconds, while a request may wait for minutes. So
-//! neither is told again of a failure when it has counted one as late: the request would find open what is closed to
-//! everybody else.
+//! neither is told again of a failure when it has counted one of the same connection as late: the request would find open
+//! what is closed to everybody else. The failure that is asked about is always counted, since it is reported only after
+//! the answer.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -39,7 +40,8 @@ impl<'a> PrivateView<'a> {
         for (index, prior) in attempts.iter().enumerate() {
             let next = attempts.get(index.saturating_add(1));
             let vetoed = vetoes_breaker(input.so_far, prior, next, route);
-            view.apply(input, prior, vetoed, route);
+            let is_new = next.is_none() && input.so_far.last_is_new;
+            view.apply(input, prior, is_new, vetoed, route);
         }
         view
     }
@@ -68,6 +70,7 @@ impl<'a> PrivateView<'a> {
         &mut self,
         input: &Input<'a>,
         prior: &'a PriorAttempt,
+        is_new: bool,
         next_target_same_provider: bool,
         route: &Route<'_>,
     ) {
@@ -75,17 +78,22 @@ impl<'a> PrivateView<'a> {
         let Some(entry) = input.config.provider(provider) else {
             return;
         };
-        let known = self.base.provider(provider);
+        // The verdict of a probe is counted once, whatever else was.
+        let known = self
+            .base
+            .provider(provider)
+            .filter(|_| !is_new && !prior.attempt.probe)
+            .map(|known| {
+                let of_connection = self.base.connection(provider, connection);
+                Knowledge::of(&known, of_connection.as_deref(), prior)
+            });
         let mut provider_state = self
             .provider(provider)
             .map_or_else(ProviderState::default, Arc::unwrap_or_clone);
         let mut connection_state = self
             .connection(provider, connection)
             .map_or_else(ConnectionState::default, Arc::unwrap_or_clone);
-        // The verdict of a probe is counted once, whatever else was.
-        let counts = known.filter(|_| !prior.attempt.probe).and_then(|known| {
-            Counts::that_know(&known, prior.failed_at, &provider_state, &connection_state)
-        });
+        let counts = known.map(|known| Counts::before(known, &provider_state, &connection_state));
         // A connection that was taken out of the configuration has no target any more.
         let configured = input.config.connection(connection);
         apply_classified(
@@ -119,6 +127,56 @@ impl<'a> PrivateView<'a> {
 /// are not quite the same. In ms.
 const SAME_FAILURE_MS: u64 = 1_000;
 
+/// Who has counted a failure already, going by the view.
+#[derive(Clone, Copy)]
+struct Knowledge {
+    breaker: bool,
+    gate: bool,
+}
+
+impl Knowledge {
+    fn of(
+        provider: &ProviderState,
+        connection: Option<&ConnectionState>,
+        prior: &PriorAttempt,
+    ) -> Self {
+        let (breaker, gate) = (&provider.breaker, &provider.gate);
+        Self {
+            breaker: has_counted(
+                prior,
+                connection.and_then(|state| state.last_counted_failure_at),
+                breaker.last_failure_at,
+                breaker.last_network_failure_at,
+            ),
+            gate: has_counted(
+                prior,
+                connection.and_then(|state| state.gate.last_counted_at),
+                gate.failures.newest(),
+                gate.last_network_failure_at,
+            ),
+        }
+    }
+}
+
+/// Whether a failure has been counted, or found to be told by another, going by when the last failures were that were
+/// counted: of its connection, of the provider and of the network.
+fn has_counted(
+    prior: &PriorAttempt,
+    of_connection: Option<Timestamp>,
+    of_provider: Option<Timestamp>,
+    of_network: Option<Timestamp>,
+) -> bool {
+    let is_as_late = |last: Timestamp| last.plus_ms(SAME_FAILURE_MS) >= prior.failed_at;
+    if prior.classification.network && of_network.is_some_and(is_as_late) {
+        return true;
+    }
+    match of_connection {
+        Some(last) => is_as_late(last),
+        // A success has ended it since, or another's failure stood for it; or the view is behind.
+        None => of_provider.is_some_and(|last| last >= prior.failed_at),
+    }
+}
+
 /// What was counted before a failure that the view has counted.
 struct Counts {
     breaker: Option<(Breaker, Option<Timestamp>)>,
@@ -126,25 +184,16 @@ struct Counts {
 }
 
 impl Counts {
-    /// Of what in `known` has counted a failure as late as this one; `None` when nothing has.
-    fn that_know(
-        known: &ProviderState,
-        failed_at: Timestamp,
-        provider: &ProviderState,
-        connection: &ConnectionState,
-    ) -> Option<Self> {
-        let knows = |last: Option<Timestamp>| {
-            last.is_some_and(|at| at.plus_ms(SAME_FAILURE_MS) >= failed_at)
-        };
-        let by_breaker = knows(known.breaker.last_failure_at);
-        let by_gate = knows(known.gate.failures.newest());
-        (by_breaker || by_gate).then(|| Self {
-            breaker: by_breaker.then(|| {
+    fn before(known: Knowledge, provider: &ProviderState, connection: &ConnectionState) -> Self {
+        Self {
+            breaker: known.breaker.then(|| {
                 let mark = connection.last_counted_failure_at;
                 (provider.breaker.clone(), mark)
             }),
-            gate: by_gate.then(|| (provider.gate.clone(), connection.gate.last_counted_at)),
-        })
+            gate: known
+                .gate
+                .then(|| (provider.gate.clone(), connection.gate.last_counted_at)),
+        }
     }
 
     /// As if the failure had not been counted here. What a rule asked for stays.

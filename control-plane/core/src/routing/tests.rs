@@ -276,6 +276,7 @@ impl World {
             self.now,
             self.so_far.attempts.len(),
         ));
+        self.so_far.last_is_new = true;
     }
 
     /// Walks the request to its end. The script gets the attempt as text and how many there were before.
@@ -299,6 +300,7 @@ impl World {
                 }
                 Decision::Wait(wait) => {
                     journey.waits.push(wait);
+                    self.so_far.last_is_new = false;
                     self.now = self.now.plus_ms(wait.wait_ms);
                     if wait.kind == WaitKind::Cooldown {
                         self.so_far.waits += 1;

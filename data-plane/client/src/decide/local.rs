@@ -80,6 +80,7 @@ impl Local<'_> {
             Some(prior) => {
                 let mut so_far = AttemptsSoFar::clone(&ask.so_far);
                 so_far.attempts.push(prior.clone());
+                so_far.last_is_new = true;
                 Arc::new(so_far)
             }
         };

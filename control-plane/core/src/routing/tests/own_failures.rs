@@ -4,7 +4,7 @@ use rstest::rstest;
 
 use super::*;
 use crate::cooldown::Cooldown;
-use crate::outcome::AttemptOutcome;
+use crate::outcome::{AttemptOutcome, TransportFault};
 use crate::state::apply::{Subject, apply_outcome};
 
 /// From when a failure happens until it is asked about, in ms: a question tells of it later than its report does.
@@ -12,8 +12,8 @@ const ASKED_AFTER_MS: u64 = 3;
 /// How long a failure cools the account, in ms: longer than de-duplication looks back.
 const COOLS_MS: u64 = 6_000;
 
-/// One target of one account, whose provider opens its breaker, and closes its gate, after so many failures.
-fn world(threshold: u32, dedup_ms: u64) -> World {
+/// One target of these accounts, whose provider opens its breaker, and closes its gate, after so many failures.
+fn world_of(accounts: &[&str], threshold: u32, dedup_ms: u64) -> World {
     let breaker = json!({"failureThreshold": threshold, "degradationThreshold": 1});
     let gate = json!({"enabled": true, "minRetryCooldownMs": 0,
         "apikey": {"providerFailureThreshold": threshold, "providerFailureWindowMs": 1_800_000}});
@@ -22,27 +22,45 @@ fn world(threshold: u32, dedup_ms: u64) -> World {
         "providerBreaker": {"apikey": breaker, "dedupConnectionMs": dedup_ms},
         "providerCooldown": gate,
     });
-    World::combo(&["p1/k1"], &["p1/m"], json!({"maxRetries": 0}), settings)
+    World::combo(accounts, &["p1/m"], json!({"maxRetries": 0}), settings)
 }
 
-/// The attempt failed, and everybody knows of it when the request asks.
+fn world(threshold: u32, dedup_ms: u64) -> World {
+    world_of(&["p1/k1"], threshold, dedup_ms)
+}
+
+/// The attempt failed, and everybody knows of it when the request asks again, so that it is no news.
 fn fails(world: &mut World, dispatch: &Dispatch) {
     let outcome = upstream_error(500, "", None);
     let happened_at = world.now;
     world.now = world.now.plus_ms(ASKED_AFTER_MS);
     world.fail(dispatch, &outcome);
+    world.so_far.last_is_new = false;
     let attempt = world.so_far.attempts.last().unwrap().attempt.clone();
-    let (provider, connection) = (&attempt.provider, &attempt.connection);
-    let entry = world.config.provider(provider).unwrap();
-    let config = world.config.connection(connection).unwrap();
-    let known = world.view.providers.get(provider);
+    let id = attempt.connection.clone();
+    everybody_counts(world, attempt, outcome, happened_at);
+    // A store numbers its writes, which makes each of these an episode of its own.
+    let known = world.view.connections.get_mut(&id).unwrap();
+    Arc::make_mut(known).cooldown = Cooldown {
+        until: Some(world.now.plus_ms(COOLS_MS)),
+        reason: Some(Reason::ServerError),
+        ..Cooldown::default()
+    };
+}
+
+/// The report of an attempt that ended so is in everybody's view.
+fn everybody_counts(world: &mut World, attempt: Attempt, outcome: Outcome, occurred_at: Timestamp) {
+    let (provider, connection) = (attempt.provider.clone(), attempt.connection.clone());
+    let entry = world.config.provider(&provider).unwrap();
+    let config = world.config.connection(&connection).unwrap();
+    let known = world.view.providers.get(&provider);
     let mut of_provider = known.map_or_else(ProviderState::default, |it| it.as_ref().clone());
-    let known = world.view.connections.get(connection);
+    let known = world.view.connections.get(&connection);
     let mut of_connection = known.map_or_else(ConnectionState::default, |it| it.as_ref().clone());
     let report = AttemptOutcome {
-        attempt: attempt.clone(),
+        attempt,
         outcome,
-        occurred_at: happened_at,
+        occurred_at,
         next_target_same_provider: false,
         combo: true,
         count: 1,
@@ -55,21 +73,13 @@ fn fails(world: &mut World, dispatch: &Dispatch) {
         &report,
         world.now,
         &entry.policy,
-        provider,
+        &provider,
     );
-    // A store numbers its writes, which makes each of these an episode of its own.
-    of_connection.cooldown = Cooldown {
-        until: Some(world.now.plus_ms(COOLS_MS)),
-        reason: Some(Reason::ServerError),
-        ..Cooldown::default()
-    };
     let views = &mut world.view;
-    views
-        .providers
-        .insert(provider.clone(), Arc::new(of_provider));
+    views.providers.insert(provider, Arc::new(of_provider));
     views
         .connections
-        .insert(connection.clone(), Arc::new(of_connection));
+        .insert(connection, Arc::new(of_connection));
 }
 
 /// What the request waits for, as it sees it itself.
@@ -128,4 +138,60 @@ fn what_nobody_has_counted_is_counted() {
         seen.contains(&ExclusionReason::ProviderCooldown),
         "{seen:?}"
     );
+}
+
+/// The failure that is asked about is not reported yet, however shortly before it another account failed, or the same one.
+#[rstest]
+#[case::another_account("k2", 100, 5_000)]
+#[case::another_account_at_once("k2", 0, 5_000)]
+#[case::the_same_account_without_de_duplication("k1", 100, 0)]
+fn what_is_asked_about_is_counted_beside_what_is_known(
+    #[case] second: &str,
+    #[case] apart_ms: u64,
+    #[case] dedup_ms: u64,
+) {
+    let mut world = world_of(&["p1/k1", "p1/k2", "p1/k3"], 2, dedup_ms).without_cooling();
+    let mut dispatch = world.dispatch();
+    let outcome = upstream_error(500, "", None);
+    world.fail(&dispatch, &outcome);
+    world.so_far.last_is_new = false;
+    let attempt = world.so_far.attempts[0].attempt.clone();
+    let now = world.now;
+    everybody_counts(&mut world, attempt, outcome.clone(), now);
+    world.now = world.now.plus_ms(apart_ms);
+    dispatch.connection = ConnectionId::new(second).unwrap();
+    world.fail(&dispatch, &outcome);
+    let provider = ProviderId::new("p1").unwrap();
+    assert_eq!(world.view.providers[&provider].breaker.failure_count, 1);
+    let seen = excluded_by(&world);
+    assert!(seen.contains(&ExclusionReason::CircuitOpen), "{seen:?}");
+}
+
+/// Another request's success, or another account's failure, has taken away what told that a failure was counted.
+#[rstest]
+#[case::a_success(true)]
+#[case::another_account(false)]
+fn what_was_counted_long_ago_is_not_counted_again(#[case] succeeds: bool) {
+    const FAILURES: u32 = 4;
+    let mut world = world_of(&["p1/k1", "p1/k2"], FAILURES + 1, 5_000).without_cooling();
+    let mut dispatch = world.dispatch();
+    for _ in 0..FAILURES {
+        for connection in ["k1", "k2"] {
+            dispatch.connection = ConnectionId::new(connection).unwrap();
+            let outcome = Outcome::Transport(TransportFault::Connect);
+            world.fail(&dispatch, &outcome);
+            world.so_far.last_is_new = false;
+            let attempt = world.so_far.attempts.last().unwrap().attempt.clone();
+            let now = world.now;
+            everybody_counts(&mut world, attempt.clone(), outcome, now);
+            if succeeds {
+                let now = world.now.plus_ms(1);
+                world.now = now;
+                everybody_counts(&mut world, attempt, Outcome::Success, now);
+            }
+        }
+        world.now = world.now.plus_ms(COOLS_MS);
+    }
+    let seen = excluded_by(&world);
+    assert!(!seen.contains(&ExclusionReason::CircuitOpen), "{seen:?}");
 }

@@ -310,9 +310,10 @@ impl Judge {
                 0 if kind.starts_with("response.") => seen(Class::Lifecycle),
                 0 => self.foreign(Class::Lifecycle),
                 bytes => {
-                    // Only those are counted as written that a response knows.
+                    // Only those are counted as written that a response knows. A number must be read.
                     if let Some(text) = read.delta.filter(|_| written == bytes)
                         && response.is_none()
+                        && read.sequence_number.is_none()
                         && kind.starts_with("response.")
                     {
                         self.repeated.keep(event, text);

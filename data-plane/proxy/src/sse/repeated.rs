@@ -203,6 +203,21 @@ mod tests {
         }
     }
 
+    fn with_number(text: &str, number: u8) -> String {
+        with_text(Dialect::Responses, text).replace(
+            r#"{"type""#,
+            &format!(r#"{{"sequence_number":{number},"type""#),
+        )
+    }
+
+    #[test]
+    fn a_number_of_an_event_is_read() {
+        let numbered = with_number("ahoy", 7);
+        let created = r#"{"type":"response.created","sequence_number":8}"#;
+        let events = [numbered.as_str(), created, &numbered].map(|it| event("", it.as_bytes()));
+        assert_reads_the_same(Dialect::Responses, &events);
+    }
+
     #[test]
     fn surroundings_are_kept_a_few_times() {
         let mut judge = Judge::new(Dialect::Chat);
@@ -242,13 +257,19 @@ mod tests {
         #[test]
         fn nothing_is_taken_for_what_it_is_not(
             dialect in prop::sample::select(vec![Dialect::Chat, Dialect::Responses, Dialect::Messages]),
-            texts in prop::collection::vec((pieces(), prop::option::of((any::<u8>(), any::<u8>())), 0_usize..3), 1..12),
+            texts in prop::collection::vec(
+                (pieces(), prop::option::of((any::<u8>(), any::<u8>())), 0_usize..3, prop::option::of(0_u8..3)),
+                1..12,
+            ),
         ) {
-            let whole = with_text(dialect, "TEXT");
-            let (before, behind) = whole.split_once("TEXT").unwrap();
             let datas: Vec<(usize, Vec<u8>)> = texts
                 .into_iter()
-                .map(|(text, broken, name)| {
+                .map(|(text, broken, name, number)| {
+                    let whole = match number.filter(|_| dialect == Dialect::Responses) {
+                        Some(number) => with_number("TEXT", number),
+                        None => with_text(dialect, "TEXT"),
+                    };
+                    let (before, behind) = whole.split_once("TEXT").unwrap();
                     let mut data = [before.as_bytes(), &text, behind.as_bytes()].concat();
                     if let Some((place, byte)) = broken {
                         let place = usize::from(place) % data.len();

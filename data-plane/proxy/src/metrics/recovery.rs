@@ -75,7 +75,7 @@ pub(crate) enum Continued {
     Unusable,
     /// There was none.
     Failed,
-    /// It was not sent: the time for it is up.
+    /// The time for it is up: it was not sent, or given up.
     Late,
     /// It was not sent: the retry budget is spent.
     Budget,

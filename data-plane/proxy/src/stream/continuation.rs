@@ -23,7 +23,8 @@
 //!
 //! **How long it may take.** The client waits for an answer again, so all continuations of a turn together have the time
 //! that its combo gives an answer, from the moment it broke (`routing.md` §5.5). When that has passed nothing is sent any
-//! more, and what is under way is given up as one whose deadline passed. Without a combo the attempts' own limits hold.
+//! more, and what is under way is given up for a limit of ours, of which nobody is to blame. Without a combo the attempts'
+//! own limits hold.
 //!
 //! **A turn that said `stop` and no word.** Its end is kept back while it is asked for once more. If nothing comes of it,
 //! the client gets that end: it is what the upstream said.
@@ -34,7 +35,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use tidegate_core::outcome::{Outcome, StreamFault};
+use tidegate_core::outcome::{LocalFault, Outcome, StreamFault};
 use tidegate_core::stream::{Joined, Turn, join, may_reopen};
 use tokio::time::Instant;
 
@@ -75,6 +76,18 @@ pub(super) enum Why {
     EmptyStop,
 }
 
+/// What passes at a moment.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Limit {
+    /// One that the upstream has to keep.
+    Upstream(StreamFault),
+    /// The time of the combo for all continuations of a turn.
+    Combo,
+}
+
+/// What passed is the time of the combo.
+const TIME_IS_UP: Outcome = Outcome::Local(LocalFault::TargetExpired);
+
 enum Step {
     /// Nothing is under way.
     Idle,
@@ -88,16 +101,16 @@ enum Step {
 
 impl<C> Continuation<C> {
     /// The moment at which what is under way is too late, and what for. `clock` is its own.
-    pub(super) fn too_late(&self, clock: &Clock) -> (Option<Instant>, StreamFault) {
+    pub(super) fn too_late(&self, clock: &Clock) -> (Option<Instant>, Limit) {
         let (by, fault) = match &self.step {
             Step::Draining(stream) => clock.useful_by(stream.progress),
             // Whoever sends it looks at its other limits.
             Step::Idle | Step::Clearing(_) | Step::Opening(_) => clock.silent_by(None),
         };
         match (by, self.until) {
-            (Some(by), Some(until)) if by <= until => (Some(by), fault),
-            (_, Some(until)) => (Some(until), StreamFault::DeadlineExceeded),
-            (by, None) => (by, fault),
+            (Some(by), Some(until)) if by <= until => (Some(by), Limit::Upstream(fault)),
+            (_, Some(until)) => (Some(until), Limit::Combo),
+            (by, None) => (by, Limit::Upstream(fault)),
         }
     }
 
@@ -235,7 +248,11 @@ impl<C: ControlPort> Flow<C> {
                     self.gives_up();
                 }
                 Observed::Failed(Failure { outcome, .. }) => {
-                    metrics.continues(Continued::Failed);
+                    metrics.continues(if outcome == TIME_IS_UP {
+                        Continued::Late
+                    } else {
+                        Continued::Failed
+                    });
                     life.fails_again(outcome);
                     self.gives_up();
                 }
@@ -248,10 +265,27 @@ impl<C: ControlPort> Flow<C> {
     pub(super) fn breaks_off_continuing(&mut self, fault: StreamFault) {
         let step = self.continuation.as_ref().map(|it| &it.step);
         if matches!(step, Some(Step::Draining(_))) {
-            self.joins(Some(fault));
+            self.joins(Some(Outcome::Stream(fault)));
         } else {
             self.stop(Stop::Fault(fault));
         }
+    }
+
+    /// The time for all continuations of the turn is up.
+    pub(super) fn runs_out_of_time(&mut self) {
+        let (Some(continuation), Some(life)) = (&mut self.continuation, &mut self.life) else {
+            return;
+        };
+        match &continuation.step {
+            Step::Draining(_) => return self.joins(Some(TIME_IS_UP)),
+            Step::Opening(_) => life.fails_again(TIME_IS_UP),
+            Step::Idle | Step::Clearing(_) => {}
+        }
+        // What it sent is let go of before its registration.
+        continuation.step = Step::Idle;
+        let metrics = &continuation.again.shared.metrics.recovery;
+        metrics.continues(Continued::Late);
+        self.gives_up();
     }
 
     /// The stream of the continuation was read on.
@@ -265,14 +299,16 @@ impl<C: ControlPort> Flow<C> {
         match read {
             _ if end == End::Closed => self.joins(None),
             Read::Taken => {}
-            Read::TooSlow => self.joins(Some(StreamFault::ThroughputTooLow)),
+            Read::TooSlow => self.joins(Some(Outcome::Stream(StreamFault::ThroughputTooLow))),
             Read::Ended if end > End::Open => self.joins(None),
-            Read::Ended | Read::Broken => self.joins(Some(StreamFault::Truncated)),
+            Read::Ended | Read::Broken => {
+                self.joins(Some(Outcome::Stream(StreamFault::Truncated)));
+            }
         }
     }
 
     /// The stream of the continuation is over; with a fault, before its time.
-    fn joins(&mut self, fault: Option<StreamFault>) {
+    fn joins(&mut self, fault: Option<Outcome>) {
         let (Some(continuation), Some(life)) = (&mut self.continuation, &mut self.life) else {
             return;
         };
@@ -293,8 +329,8 @@ impl<C: ControlPort> Flow<C> {
             metrics.continues(Continued::Failed);
             return self.gives_up();
         }
-        if let Some(fault) = fault {
-            life.breaks(Outcome::Stream(fault));
+        if let Some(fault) = &fault {
+            life.breaks(fault.clone());
         }
         if !new.is_plain() {
             metrics.continues(Continued::Unusable);
@@ -307,7 +343,7 @@ impl<C: ControlPort> Flow<C> {
                     self.ours.push_back(continuation.shape.text(suffix));
                     continuation.gives(suffix);
                 }
-                match fault {
+                match &fault {
                     None if is_said => {
                         metrics.continues(Continued::Joined);
                         let reason = new.finish_reason().unwrap_or("stop");
@@ -318,8 +354,12 @@ impl<C: ControlPort> Flow<C> {
                     // Not a word again.
                     None => metrics.continues(Continued::BeganAnew),
                     Some(fault) => {
-                        metrics.continues(Continued::Broke);
-                        if !may_reopen(&Outcome::Stream(fault), 0) {
+                        metrics.continues(if *fault == TIME_IS_UP {
+                            Continued::Late
+                        } else {
+                            Continued::Broke
+                        });
+                        if !may_reopen(fault, 0) {
                             return self.gives_up();
                         }
                     }
@@ -328,7 +368,7 @@ impl<C: ControlPort> Flow<C> {
             Joined::Restart => {
                 metrics.continues(Continued::BeganAnew);
                 // A limit that passed passes again.
-                if fault.is_some_and(|fault| !may_reopen(&Outcome::Stream(fault), 0)) {
+                if fault.is_some_and(|fault| !may_reopen(&fault, 0)) {
                     return self.gives_up();
                 }
             }
@@ -358,7 +398,11 @@ impl<C: ControlPort> Flow<C> {
             return;
         };
         let Continuation {
-            why, kept, step, ..
+            again,
+            why,
+            kept,
+            step,
+            ..
         } = *continuation;
         self.ours.extend(kept);
         if let Step::Draining(stream) = &step {
@@ -366,7 +410,11 @@ impl<C: ControlPort> Flow<C> {
         }
         match (stop, &step) {
             (Stop::Fault(fault), Step::Draining(_)) => life.breaks(Outcome::Stream(fault)),
-            (Stop::Fault(fault), Step::Opening(_)) => life.fails_again(Outcome::Stream(fault)),
+            (Stop::Fault(fault), Step::Opening(_)) => {
+                let metrics = &again.shared.metrics.recovery;
+                metrics.continues(Continued::Failed);
+                life.fails_again(Outcome::Stream(fault));
+            }
             (Stop::LeaseOver, _) => life.is_cut_off(),
             (Stop::Fault(_), Step::Idle | Step::Clearing(_))
             | (Stop::Drained | Stop::Stalled, _) => {}

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::Opened;
-use super::continuation::{Continuation, Why};
+use super::continuation::{Continuation, Limit, Why};
 use super::stop::Stop;
 use crate::again::Again;
 use crate::control_port::ControlPort;
@@ -118,9 +118,12 @@ impl<C: ControlPort> Flow<C> {
                 self.stream.poll_read(context).map(|read| self.takes(read))
             };
             if moved.is_pending() {
-                let (moment, fault) = self.too_late();
+                let (moment, limit) = self.too_late();
                 if moment.is_some_and(|moment| moment <= Instant::now()) {
-                    self.breaks_off(fault);
+                    match limit {
+                        Limit::Upstream(fault) => self.breaks_off(fault),
+                        Limit::Combo => self.runs_out_of_time(),
+                    }
                     continue;
                 }
                 if let Some(event) = self.poll_heartbeat(context) {
@@ -201,12 +204,13 @@ impl<C: ControlPort> Flow<C> {
     }
 
     /// The moment at which the stream is too late, and what for.
-    fn too_late(&self) -> (Option<Instant>, StreamFault) {
-        match (&self.continuation, self.linger) {
-            (Some(continuation), _) => continuation.too_late(&self.clock),
+    fn too_late(&self) -> (Option<Instant>, Limit) {
+        let (moment, fault) = match (&self.continuation, self.linger) {
+            (Some(continuation), _) => return continuation.too_late(&self.clock),
             (None, Some(linger)) => self.clock.silent_by(Some(linger)),
             (None, None) => self.clock.useful_by(self.stream.progress),
-        }
+        };
+        (moment, Limit::Upstream(fault))
     }
 
     /// When the watch must look next, which it promises to do: at `look`, or before if something may be too late by then.

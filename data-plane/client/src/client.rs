@@ -537,8 +537,9 @@ impl Inner {
     /// Starts from what an earlier run kept. A file that cannot be used is no reason not to start.
     fn start_from(&self, path: &std::path::Path) {
         let read = match snapshot_file::read(path) {
-            Ok(Some(snapshot)) => snapshot,
-            Ok(None) => return,
+            Ok(Some(snapshot)) if snapshot.version > 0 => snapshot,
+            // Kept by an earlier release: nothing to start from.
+            Ok(Some(_) | None) => return,
             Err(error) => {
                 self.metrics.snapshot_file_errors.inc();
                 tracing::error!(error = %error, path = %path.display(), "the kept snapshot is of no use");

@@ -63,7 +63,8 @@ impl Inner {
         self.set_origin(origin);
         self.refused.send_replace(0);
         self.installed.send_replace(version);
-        if origin == Origin::ControlPlane {
+        // That nothing was ever applied is for a control plane to say, each time.
+        if origin == Origin::ControlPlane && version > 0 {
             self.newest_snapshot.send_replace(Some(message));
         }
         tracing::info!(version, origin = ?origin, "configuration in force");

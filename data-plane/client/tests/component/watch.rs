@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use prost::Message as _;
 use tidegate_core::breaker::BreakerStatus;
 use tidegate_core::ids::{ProviderId, Shard};
 use tidegate_core::state::codec::{encode_payload, key_text};
@@ -309,6 +310,43 @@ async fn a_data_plane_that_nothing_was_ever_applied_for_is_ready_only_where_that
         setting.replicas[0].push(Kind::Snapshot(snapshot(1)));
         setting.client_is_ready().await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn that_nothing_was_ever_applied_is_not_kept_on_disk() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("snapshot");
+    let first = Setting::start_with(
+        1,
+        |address| address,
+        |config| {
+            config.snapshot_file = Some(path.clone());
+            config.ready_without_configuration = true;
+        },
+    );
+    first.replicas[0].set_snapshot(Some(snapshot(0)));
+    first.client_is_ready().await;
+    first.end().await;
+    assert!(!path.exists());
+
+    // Nor is it believed where an earlier release kept it.
+    let mut kept = b"tidegate snapshot 1\n".to_vec();
+    kept.extend(snapshot(0).encode_to_vec());
+    std::fs::write(&path, kept).unwrap();
+    let network = Network::new();
+    network.cut();
+    let second = Setting::start_with(
+        1,
+        |address| network.over(address),
+        |config| {
+            config.snapshot_file = Some(path.clone());
+            config.ready_without_configuration = true;
+        },
+    );
+    assert!(!second.client.is_ready(), "nobody has said anything yet");
+    assert_eq!(second.client.metrics().snapshot_file_errors.get(), 0);
+    network.repair();
+    second.client_is_ready().await;
 }
 
 #[tokio::test(start_paused = true)]

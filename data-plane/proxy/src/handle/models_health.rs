@@ -34,7 +34,7 @@ pub(super) async fn answer<C: ControlPort>(
     shared: &Arc<Shared<C>>,
     request: &Request<Incoming>,
 ) -> Result<Response<ReplyBody>, Refusal> {
-    let snapshot = shared.control.snapshot().ok_or(Refusal::NotConfigured)?;
+    let snapshot = shared.configured().ok_or(Refusal::NotConfigured)?;
     let config = &snapshot.config;
     let key = identify::key(request.headers(), config, shared.limits.require_key)?;
     let wanted = wanted(request.uri());

@@ -3,8 +3,10 @@
 use bytes::Bytes;
 use http::Method;
 use rstest::rstest;
+use serde_json::json;
 use tidegate_core::lease::LeaseError;
 use tidegate_fake_upstream::{Mode, Selector};
+use tidegate_proxy::Guard;
 
 use crate::bench::{Bench, LEASE_KEY, Options, chat};
 use crate::client::Client;
@@ -152,18 +154,30 @@ async fn while_nothing_is_applied_everybody_is_told_so() {
     bench.control.nothing_is_applied();
     // Without a configuration nobody knows keys: neither is a key refused, nor is nobody's word taken for one.
     for client in [&bench.client, &Client::new(bench.addr, "sk-unknown")] {
-        let asked = client.post(CHAT, &chat("one/m", false)).await;
-        let listed = client.get("/v1/models").await;
-        for reply in [asked, listed] {
+        let paths = tidegate_proxy::served().filter(|it| it.guard == Guard::Key);
+        let mut asked = 0;
+        for path in paths {
+            let reply = if path.allow.starts_with("GET") {
+                client.get(path.path).await
+            } else {
+                client.post(path.path, &chat("one/m", false)).await
+            };
             assert_eq!(
                 (
                     reply.status,
                     reply.code().as_str(),
                     reply.header("retry-after")
                 ),
-                (503, "configuration_unavailable", Some("1"))
+                (503, "configuration_unavailable", Some("1")),
+                "{}",
+                path.path
             );
+            asked += 1;
         }
+        // Seven endpoints, the models and their health, under two prefixes.
+        assert_eq!(asked, 18);
+        let leased = client.post("/api/v1/session-leases", &json!({})).await;
+        assert_eq!(leased.status, 503);
     }
     assert_eq!(bench.one.log().count(&Selector::any()), 0);
 }

@@ -19,6 +19,8 @@ def test_every_rule_can_be_evaluated_and_tells_what_to_do():
     assert len({rule["alert"] for rule in rules}) == len(rules) > 10
     for rule in rules:
         promql_parser.parse(rule["expr"])
+        # A sum of nothing is nothing, and so is what it is added to.
+        assert not re.search(r"\)\s*\+", rule["expr"]), rule["alert"]
         assert rule["labels"]["severity"] in ("critical", "warning"), rule["alert"]
         assert set(rule["annotations"]) == {"summary", "description"}, rule["alert"]
         for page in re.findall(r"docs/[\w/.-]+\.md", rule["annotations"]["description"]):

@@ -91,7 +91,24 @@ fn asked(text: &str) -> Vec<(String, Vec<String>)> {
         }
         rest = behind;
     }
+    let patterns = text.split("__name__=~\"").skip(1);
+    let names = patterns.flat_map(|rest| alternatives(rest.split('"').next().unwrap_or_default()));
+    found.extend(names.map(|name| (name, Vec::new())));
     found
+}
+
+/// The names that a pattern such as `a_(b|c)_d` stands for.
+fn alternatives(pattern: &str) -> Vec<String> {
+    let parts = pattern
+        .split_once('(')
+        .and_then(|(before, rest)| Some((before, rest.split_once(')')?)));
+    let Some((before, (words, behind))) = parts else {
+        return vec![pattern.to_owned()];
+    };
+    words
+        .split('|')
+        .flat_map(|word| alternatives(&format!("{before}{word}{behind}")))
+        .collect()
 }
 
 /// The first word of letters, digits and underscores, and what is behind it.
@@ -236,6 +253,13 @@ fn expressions_are_taken_apart() {
         [
             of("tidegate_dp_a_total", &["x", "y"]),
             of("tidegate_cp_b", &[])
+        ]
+    );
+    assert_eq!(
+        asked(r#"sum(increase({__name__=~"tidegate_(dp|cp)_a_total"}[5m]))"#),
+        [
+            of("tidegate_dp_a_total", &[]),
+            of("tidegate_cp_a_total", &[])
         ]
     );
 }

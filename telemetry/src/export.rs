@@ -16,18 +16,17 @@ use opentelemetry_proto::transform::common::tonic::ResourceAttributesWithSchema;
 use opentelemetry_proto::transform::trace::tonic::group_spans_by_resource_and_scope;
 use opentelemetry_sdk::trace::SpanData;
 use prost::Message as _;
-use secrecy::ExposeSecret as _;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tonic::client::Grpc;
 use tonic::codec::{Codec, CompressionEncoding, DecodeBuf, Decoder, EncodeBuf, Encoder};
-use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue, MetadataMap};
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
+use tonic::metadata::MetadataMap;
+use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Extensions, Request, Status};
+use tonic_types::StatusExt as _;
 
 use crate::queue::{Lost, Queue, SpanMetrics};
 use crate::settings::TraceSettings;
-use crate::spans::StartError;
 
 const EXPORT: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
 /// Dialling, TLS included.
@@ -54,40 +53,27 @@ pub(crate) struct Exporter {
 }
 
 impl Exporter {
-    /// # Errors
-    /// When the collector cannot be called at all, with these settings.
     pub(crate) fn new(
         settings: &TraceSettings,
         resource: ResourceAttributesWithSchema,
         queue: Arc<Queue>,
         metrics: SpanMetrics,
-    ) -> Result<Self, StartError> {
-        let mut collector = Grpc::new(channel(settings)?);
+    ) -> Self {
+        let mut collector = Grpc::new(channel(&settings.collector));
         if settings.gzip {
             collector = collector.send_compressed(CompressionEncoding::Gzip);
         }
-        let mut shown = MetadataMap::new();
-        for (name, value) in &settings.headers {
-            let (Ok(name), Ok(mut value)) = (
-                AsciiMetadataKey::from_bytes(name.as_bytes()),
-                AsciiMetadataValue::try_from(value.expose_secret()),
-            ) else {
-                return Err(StartError::Header(name.clone()));
-            };
-            value.set_sensitive(true);
-            shown.append(name, value);
-        }
-        Ok(Self {
+        Self {
             queue,
             metrics,
             collector,
-            shown,
+            shown: settings.headers.clone(),
             resource,
             limit: settings.export_limit,
             batch: settings.max_batch,
             delay: settings.delay,
             is_failing: false,
-        })
+        }
     }
 
     /// Sends what ends, until `stop` comes and what waits then is sent as well.
@@ -153,10 +139,12 @@ impl Exporter {
                 }
                 Err(status) => status,
             };
-            let then = Instant::now() + pause;
-            if !may_be_repeated(status.code()) || then >= last {
+            let Some(then) = until_again(&status, pause)
+                .and_then(|pause| Instant::now().checked_add(pause))
+                .filter(|then| *then < last)
+            else {
                 return Err(status);
-            }
+            };
             sleep_until(then).await;
             pause = (pause * 2).min(MAX_PAUSE);
         }
@@ -172,40 +160,37 @@ impl Exporter {
     }
 }
 
-/// As the protocol's specification says.
-fn may_be_repeated(code: Code) -> bool {
-    matches!(
-        code,
+/// How long to wait before a message is sent again: as long as the collector says, and no less than `pause`. `None` when it
+/// must not be, as the protocol's specification says: a collector that has no room must say when it will have some.
+fn until_again(status: &Status, pause: Duration) -> Option<Duration> {
+    let told = status
+        .get_details_retry_info()
+        .map(|it| it.retry_delay.unwrap_or_default().max(pause));
+    match status.code() {
+        Code::ResourceExhausted => told,
         Code::Cancelled
-            | Code::DeadlineExceeded
-            | Code::ResourceExhausted
-            | Code::Aborted
-            | Code::OutOfRange
-            | Code::Unavailable
-            | Code::DataLoss
-    )
+        | Code::DeadlineExceeded
+        | Code::Aborted
+        | Code::OutOfRange
+        | Code::Unavailable
+        | Code::DataLoss => Some(told.unwrap_or(pause)),
+        _ => None,
+    }
 }
 
 #[expect(
     clippy::disallowed_methods,
     reason = "the channel to a collector is none between planes; it sets keep-alive as well"
 )]
-fn channel(settings: &TraceSettings) -> Result<Channel, StartError> {
-    let is_secure = settings.endpoint.scheme_str() == Some("https");
-    let mut endpoint = Endpoint::from(settings.endpoint.clone())
+fn channel(collector: &Endpoint) -> Channel {
+    let endpoint = collector
+        .clone()
         .connect_timeout(CONNECT_LIMIT)
         .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
         .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
+        .keep_alive_while_idle(true)
         .tcp_nodelay(true);
-    if is_secure {
-        let tls = ClientTlsConfig::new();
-        let tls = match &settings.ca_certificate {
-            Some(pem) => tls.ca_certificate(Certificate::from_pem(pem)),
-            None => tls.with_webpki_roots(),
-        };
-        endpoint = endpoint.tls_config(tls)?;
-    }
-    Ok(endpoint.connect_lazy())
+    endpoint.connect_lazy()
 }
 
 /// Messages that are written already.
@@ -248,5 +233,41 @@ impl Decoder for Written {
         answer
             .map(Some)
             .map_err(|error| Status::internal(error.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use tonic_types::ErrorDetails;
+
+    use super::*;
+
+    const USUAL: Duration = Duration::from_secs(1);
+    const LONG: Duration = Duration::from_secs(7);
+
+    #[rstest]
+    #[case::starting(Code::Unavailable, None, Some(USUAL))]
+    #[case::starting_and_says_until_when(Code::Unavailable, Some(LONG), Some(LONG))]
+    #[case::sooner_than_usual(Code::Unavailable, Some(Duration::ZERO), Some(USUAL))]
+    #[case::full(Code::ResourceExhausted, None, None)]
+    #[case::full_for_a_while(Code::ResourceExhausted, Some(LONG), Some(LONG))]
+    #[case::not_understood(Code::InvalidArgument, None, None)]
+    #[case::not_understood_whatever_it_says(Code::InvalidArgument, Some(LONG), None)]
+    #[case::not_served(Code::Unimplemented, None, None)]
+    #[case::not_let_in(Code::Unauthenticated, None, None)]
+    fn messages_are_sent_again_as_the_protocol_says(
+        #[case] code: Code,
+        #[case] told: Option<Duration>,
+        #[case] expected: Option<Duration>,
+    ) {
+        let status = match told {
+            Some(_) => {
+                let details = ErrorDetails::with_retry_info(told);
+                Status::with_error_details(code, "come again", details)
+            }
+            None => Status::new(code, "no"),
+        };
+        assert_eq!(until_again(&status, USUAL), expected);
     }
 }

@@ -25,4 +25,4 @@ pub use opentelemetry::{StringValue, Value};
 pub use queue::SpanMetrics;
 pub use settings::{BadSetting, OtlpArgs, TraceSettings};
 pub use span::{MAX_TEXT, Span};
-pub use spans::{StartError, Traces};
+pub use spans::Traces;

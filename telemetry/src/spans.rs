@@ -24,17 +24,6 @@ use crate::span::Span;
 const ATTRIBUTES: usize = 16;
 const SERVICE_NAME: Key = Key::from_static_str("service.name");
 
-/// Why traces cannot be made.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The certificates cannot be used.
-    #[error("the certificates for the collector of traces cannot be used: {0}")]
-    Tls(#[from] tonic::transport::Error),
-    /// A header cannot be sent.
-    #[error("the header {0} for the collector of traces cannot be sent")]
-    Header(String),
-}
-
 /// Makes spans and sends them, or does neither. Clones are the same.
 #[derive(Clone, Debug, Default)]
 pub struct Traces {
@@ -60,17 +49,12 @@ impl Traces {
     }
 
     /// Starts to make and send spans of `service`, a name for where the environment gives none, or does neither when
-    /// there are no settings. `instance` tells processes of a service apart. Must be called in a runtime.
-    ///
-    /// # Errors
-    /// When the collector cannot be called at all, with these settings. Whether it is there does not matter.
-    pub fn start(
-        settings: Option<TraceSettings>,
-        service: &'static str,
-        instance: &str,
-    ) -> Result<Self, StartError> {
+    /// there are no settings. `instance` tells processes of a service apart. Must be called in a runtime. Whether the
+    /// collector is there does not matter.
+    #[must_use]
+    pub fn start(settings: Option<TraceSettings>, service: &'static str, instance: &str) -> Self {
         let Some(settings) = settings else {
-            return Ok(Self::off());
+            return Self::off();
         };
         let metrics = SpanMetrics::default();
         let resource = resource(&settings, service, instance);
@@ -84,7 +68,7 @@ impl Traces {
             (&resource).into(),
             Arc::clone(&queue),
             metrics.clone(),
-        )?;
+        );
         let provider = SdkTracerProvider::builder()
             .with_sampler(settings.sampler)
             .with_resource(resource)
@@ -96,8 +80,8 @@ impl Traces {
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         tasks.spawn(exporter.run(stop.clone()));
         tasks.close();
-        tracing::info!(collector = %settings.endpoint, "traces are made");
-        Ok(Self {
+        tracing::info!(collector = %settings.collector.uri(), "traces are made");
+        Self {
             metrics,
             on: Some(Arc::new(On {
                 tracer: provider.tracer_with_scope(scope),
@@ -106,7 +90,7 @@ impl Traces {
                 stop,
                 has_ended: Mutex::new(false),
             })),
-        })
+        }
     }
 
     /// What became of the spans.

@@ -38,6 +38,7 @@ TYPOS = [
     (["metrics.serviceMonitor.interval=15"], "interval"),
     (["tls.enabled=true"], "enabled"),
     (["telemetry.otlp.endpoint=collector:4317"], "endpoint"),
+    (["telemetry.otlp.endpoint=http://user:password@collector:4317"], "endpoint"),
     (["telemetry.otlp.sampler=sometimes"], "sampler"),
     (["telemetry.otlp.samplerRatio=2"], "samplerRatio"),
 ]

@@ -105,7 +105,7 @@ async fn serve(settings: Settings) -> Result<ExitCode> {
     if let Some(api) = &api {
         addresses.insert("api", api.local_addr()?);
     }
-    let traces = Traces::start(traces, "tidegate-control-plane", &replica)?;
+    let traces = Traces::start(traces, "tidegate-control-plane", &replica);
     let registry = SharedRegistry::default();
     let shown = traces.metrics();
     shown.name_in(registry.write().sub_registry_with_prefix("tidegate_cp"));

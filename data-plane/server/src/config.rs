@@ -193,7 +193,7 @@ mod tests {
         let good = read(&["--otlp-endpoint", "http://collector:4317"]);
         assert!(good.unwrap().traces.is_some());
         let bad = read(&["--otlp-endpoint", "collector:4317"]).unwrap_err();
-        assert!(format!("{bad:#}").contains("OTEL_EXPORTER_OTLP_ENDPOINT"));
+        assert!(format!("{bad:#}").contains("--otlp-endpoint"));
     }
 
     #[test]

@@ -67,8 +67,7 @@ async fn serve(config: ServerConfig) -> Result<()> {
         propagate_trace_context,
         validate_only: _,
     } = config;
-    let traces =
-        Traces::start(traces, "tidegate-data-plane", &plane.name).context(BadConfiguration)?;
+    let traces = Traces::start(traces, "tidegate-data-plane", &plane.name);
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
     let client = PlaneClient::start(plane, &tasks, stop.clone()).context(BadConfiguration)?;
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM")?;

@@ -150,7 +150,7 @@ impl Standalone {
         let (http, grpc) = (listener.local_addr()?, grpc_listener.local_addr()?);
 
         let registry = Arc::new(RwLock::new(Registry::default()));
-        let traces = Traces::start(options.traces, "tidegate", NAME)?;
+        let traces = Traces::start(options.traces, "tidegate", NAME);
         traces
             .metrics()
             .name_in(registry.write().sub_registry_with_prefix("tidegate_dp"));

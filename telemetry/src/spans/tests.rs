@@ -20,7 +20,7 @@ fn start(url: &str, set: &[(&str, &str)]) -> Traces {
         let found = set.iter().find(|(known, _)| *known == name);
         found.map(|(_, value)| (*value).to_owned())
     });
-    Traces::start(settings.unwrap(), "tester", "one").unwrap()
+    Traces::start(settings.unwrap(), "tester", "one")
 }
 
 fn sample(traces: &Traces, name: &str) -> u64 {

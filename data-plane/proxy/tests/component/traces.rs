@@ -19,7 +19,7 @@ async fn tracing(tell_upstreams: bool) -> (Collector, Tracing) {
         otlp_endpoint: Some(collector.url()),
     };
     let settings = TraceSettings::read(&args, |_| None).unwrap();
-    let traces = Traces::start(settings, "test", "one").unwrap();
+    let traces = Traces::start(settings, "test", "one");
     let tracing = Tracing {
         traces,
         tell_upstreams,

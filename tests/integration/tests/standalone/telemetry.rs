@@ -51,10 +51,7 @@ async fn a_clean_start_warns_of_nothing_and_both_planes_are_in_one_trace() -> Re
 #[tokio::test]
 async fn what_cannot_be_traced_or_logged_is_refused_before_anything_starts() -> Result<()> {
     for (arguments, named) in [
-        (
-            ["--otlp-endpoint", "collector:4317"],
-            "OTEL_EXPORTER_OTLP_ENDPOINT",
-        ),
+        (["--otlp-endpoint", "collector:4317"], "--otlp-endpoint"),
         (["--log", "info=loud=very"], "level filter"),
     ] {
         let finished = ProcessBuilder::workspace_binary("tidegate")?

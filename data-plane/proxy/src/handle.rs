@@ -16,8 +16,10 @@ use http::header::{CONNECTION, CONTENT_LENGTH};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
+use tidegate_core::config::ApiKey;
 use tidegate_core::lease::LeaseError;
 use tidegate_core::routing::RequestFacts;
+use tidegate_plane_client::Snapshot;
 use tidegate_telemetry::Span;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -161,7 +163,13 @@ async fn ask<C: ControlPort>(
     begun: Instant,
 ) -> Result<Response<ReplyBody>, Refusal> {
     let traces = &shared.tracing.traces;
-    let mut traced = Some(Branch::of_request(traces, endpoint, request.headers()));
+    let has_key = || known_key(shared, shared.configured(), request.headers()).is_some();
+    let mut traced = Some(Branch::of_request(
+        traces,
+        endpoint,
+        request.headers(),
+        has_key,
+    ));
     let answered = admit(shared, endpoint, peer, request, begun, &mut traced).await;
     // Whoever was let in took it along.
     if let Some((_, mut span)) = traced {
@@ -260,14 +268,21 @@ fn refuse_managed_upgrade<C: ControlPort>(
     shared: &Shared<C>,
     headers: &HeaderMap,
 ) -> Result<(), Refusal> {
-    let key = shared.control.snapshot().and_then(|snapshot| {
-        let key = identify::key(headers, &snapshot.config, shared.limits.require_key);
-        key.ok().flatten()
-    });
+    let key = known_key(shared, shared.control.snapshot(), headers);
     if key.is_some_and(|key| key.may_lease()) {
         return Err(LeaseError::UnsupportedTransport.into());
     }
     Ok(())
+}
+
+/// Whose key it is, if it is anybody's.
+fn known_key<C: ControlPort>(
+    shared: &Shared<C>,
+    snapshot: Option<Arc<Snapshot>>,
+    headers: &HeaderMap,
+) -> Option<Arc<ApiKey>> {
+    let key = identify::key(headers, &snapshot?.config, shared.limits.require_key);
+    key.ok().flatten()
 }
 
 fn check_head(headers: &HeaderMap) -> Result<(), Refusal> {

@@ -65,8 +65,8 @@ struct InFlight {
     /// Bytes that the model wrote, where they can be counted.
     written: Option<u64>,
     span: AttemptSpan,
-    /// How long it took was counted.
-    is_timed: bool,
+    /// How it ended was told.
+    has_ended: bool,
 }
 
 impl InFlight {
@@ -392,7 +392,7 @@ impl<C: ControlPort> Life<C> {
             told: ToldTokens::default(),
             written: None,
             span,
-            is_timed: false,
+            has_ended: false,
         }));
     }
 
@@ -468,8 +468,7 @@ impl<C: ControlPort> Life<C> {
         if in_flight.ready {
             self.record_usage(&mut in_flight);
         }
-        in_flight.span.fails(&outcome);
-        in_flight.is_timed(&self.shared.metrics.gen_ai, self.endpoint, Some(&outcome));
+        in_flight.ends(&self.shared.metrics.gen_ai, self.endpoint, Some(&outcome));
         self.counts(&outcome, AbortMoment::Readiness);
         let sent_at_most = in_flight.dispatch.max_tools.unwrap_or(u32::MAX);
         let offered = self.facts.tools.min(sent_at_most);

@@ -43,16 +43,18 @@ pub(crate) struct Branch {
 }
 
 impl Branch {
-    /// A request of a client begins.
+    /// A request of a client begins. What it says of its trace is believed of whoever has a key that is known:
+    /// strangers must not decide what is sampled, nor in whose trace they are seen.
     pub(crate) fn of_request(
         traces: &Traces,
         endpoint: Endpoint,
         headers: &HeaderMap,
+        has_key: impl FnOnce() -> bool,
     ) -> (Self, Span) {
         if !traces.are_on() {
             return (Self::default(), Span::none());
         }
-        let caller = TraceContext::of_headers(headers);
+        let caller = TraceContext::of_headers(headers).filter(|_| has_key());
         let mut span = traces.span(SpanKind::Server, endpoint.span_name(), caller.as_ref());
         if span.is_recording() {
             span.set("http.request.method", "POST");

@@ -74,7 +74,7 @@ impl<C: ControlPort> Life<C> {
             new.running = running.and_then(move || drop(paced));
         }
         self.record_usage(&mut in_flight);
-        in_flight.is_timed(&self.shared.metrics.gen_ai, self.endpoint, None);
+        in_flight.ends(&self.shared.metrics.gen_ai, self.endpoint, None);
     }
 
     /// Nothing came in place of the attempt set aside: it is the one that the client sees.
@@ -88,7 +88,7 @@ impl<C: ControlPort> Life<C> {
     pub(super) fn close_set_aside(&mut self) {
         if let Some(mut in_flight) = self.set_aside.take() {
             self.record_usage(&mut in_flight);
-            in_flight.is_timed(&self.shared.metrics.gen_ai, self.endpoint, None);
+            in_flight.ends(&self.shared.metrics.gen_ai, self.endpoint, None);
         }
     }
 }

@@ -15,8 +15,7 @@ impl<C: ControlPort> Life<C> {
     /// A stream that had begun well failed.
     pub(crate) fn breaks(&mut self, outcome: Outcome) {
         if let Some(in_flight) = &mut self.in_flight {
-            in_flight.span.fails(&outcome);
-            in_flight.is_timed(&self.shared.metrics.gen_ai, self.endpoint, Some(&outcome));
+            in_flight.ends(&self.shared.metrics.gen_ai, self.endpoint, Some(&outcome));
         }
         let Some(in_flight) = self.in_flight.as_ref() else {
             return;
@@ -68,7 +67,7 @@ impl<C: ControlPort> Life<C> {
             return;
         };
         let outcome = Outcome::Local(LocalFault::LeaseConflict);
-        in_flight.span.fails(&outcome);
+        in_flight.ends(&self.shared.metrics.gen_ai, self.endpoint, Some(&outcome));
         if let Some(trace) = self.traces.last_mut() {
             trace.fails(&outcome, millis(in_flight.sent, Instant::now()));
         }

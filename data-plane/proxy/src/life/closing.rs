@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use crate::control_port::ControlPort;
 use crate::metrics::{AttemptEnd, AttemptLabels};
 
-use super::{Asking, Life, millis};
+use super::{Asking, Ending, Life, millis};
 
 impl<C: ControlPort> Life<C> {
     pub(super) fn report(&self, report: AttemptOutcome, urgent: bool) {
@@ -74,21 +74,25 @@ impl<C: ControlPort> Life<C> {
         };
         let is_cut = in_flight.is_cut();
         in_flight.lets_go(&self.shared.control);
-        if in_flight.ready {
-            self.record_usage(&mut in_flight);
-            in_flight.is_timed(&self.shared.metrics.gen_ai, self.endpoint, None);
-            return;
-        }
         let outcome = if is_cut {
             Outcome::Local(LocalFault::LeaseConflict)
         } else {
             self.cut_off()
         };
+        if in_flight.ready {
+            self.record_usage(&mut in_flight);
+            let is_whole = matches!(self.ended, Some(Ending::Answered));
+            in_flight.ends(
+                &self.shared.metrics.gen_ai,
+                self.endpoint,
+                (!is_whole).then_some(&outcome),
+            );
+            return;
+        }
         if let Some(trace) = self.traces.last_mut() {
             trace.fails(&outcome, millis(in_flight.sent, Instant::now()));
         }
-        in_flight.span.fails(&outcome);
-        in_flight.is_timed(&self.shared.metrics.gen_ai, self.endpoint, Some(&outcome));
+        in_flight.ends(&self.shared.metrics.gen_ai, self.endpoint, Some(&outcome));
         let attempt = in_flight.dispatch.attempt;
         let target = in_flight.target;
         target.ends(&self.shared.control, Verdict::None, None);

@@ -13,14 +13,17 @@ use crate::plan::{Unreadable, text};
 use super::{InFlight, Life};
 
 impl InFlight {
-    /// Counts how long it took, once: to its failure, or to its end.
-    pub(super) fn is_timed(
+    /// Tells how it ended and counts how long it took, once: to its failure, or to its end.
+    pub(super) fn ends(
         &mut self,
         gen_ai: &GenAiMetrics,
         endpoint: Endpoint,
         failed: Option<&Outcome>,
     ) {
-        if !std::mem::replace(&mut self.is_timed, true) {
+        if !std::mem::replace(&mut self.has_ended, true) {
+            if let Some(outcome) = failed {
+                self.span.fails(outcome);
+            }
             let seconds = self.sent.elapsed().as_secs_f64();
             gen_ai.operation(endpoint, &self.dispatch.attempt, seconds, failed);
         }
@@ -52,6 +55,9 @@ impl<C: ControlPort> Life<C> {
             None => written(self.endpoint, &answer.body),
         };
         self.uses(answer.tokens.into(), written);
+        if let Some(in_flight) = &mut self.in_flight {
+            in_flight.ends(&self.shared.metrics.gen_ai, self.endpoint, None);
+        }
     }
 
     /// What is known of the usage of the attempt in flight: what its provider told, and how many bytes the model wrote

@@ -1,8 +1,8 @@
 //! What OpenTelemetry's GenAI conventions measure, by their names in Prometheus' spelling. `client` is us towards
 //! providers, so each attempt counts; `server` is us towards our clients.
 //!
-//! Models are named by clients, so there are no more label values than [`MAX_MODELS`]: later models are counted together
-//! as [`OTHER`].
+//! Models are named by clients, so there are no more label values than [`MAX_MODELS`], and a model has one from its first
+//! success on, so that names that nobody serves take no room: the others are counted together as [`OTHER`].
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -142,7 +142,7 @@ impl GenAiMetrics {
             .sub_registry_with_prefix("tidegate_dp")
             .register(
                 "gen_ai_models_not_told_apart",
-                "Measurements of attempts whose model is counted as _other, because as many are told apart as may be",
+                "Measurements of attempts whose model is counted as _other: it has had no success, or as many are told apart as may be",
                 self.others.clone(),
             );
     }
@@ -155,11 +155,12 @@ impl GenAiMetrics {
         seconds: f64,
         failed: Option<&Outcome>,
     ) {
+        let is_success = matches!(failed, None | Some(Outcome::Success));
         let Labels {
             gen_ai_operation_name,
             gen_ai_provider_name,
             gen_ai_request_model,
-        } = self.labels(endpoint, attempt);
+        } = self.labels(endpoint, attempt, is_success);
         let error_type = match failed {
             None | Some(Outcome::Success) => String::new(),
             Some(Outcome::Response(error)) if !error.embedded => error.status.to_string(),
@@ -176,13 +177,13 @@ impl GenAiMetrics {
 
     /// The stream of an attempt is ready.
     pub(crate) fn first_chunk(&self, endpoint: Endpoint, attempt: &Attempt, seconds: f64) {
-        let labels = self.labels(endpoint, attempt);
+        let labels = self.labels(endpoint, attempt, true);
         self.first_chunks.get_or_create(&labels).observe(seconds);
     }
 
     /// The stream of a request is ready.
     pub(crate) fn first_token(&self, endpoint: Endpoint, attempt: &Attempt, seconds: f64) {
-        let labels = self.labels(endpoint, attempt);
+        let labels = self.labels(endpoint, attempt, true);
         self.first_tokens.get_or_create(&labels).observe(seconds);
     }
 
@@ -196,7 +197,7 @@ impl GenAiMetrics {
                 gen_ai_operation_name,
                 gen_ai_provider_name,
                 gen_ai_request_model,
-            } = self.labels(endpoint, attempt);
+            } = self.labels(endpoint, attempt, true);
             let labels = TokenLabels {
                 gen_ai_operation_name,
                 gen_ai_provider_name,
@@ -209,9 +210,9 @@ impl GenAiMetrics {
         }
     }
 
-    fn labels(&self, endpoint: Endpoint, attempt: &Attempt) -> Labels {
+    fn labels(&self, endpoint: Endpoint, attempt: &Attempt, is_success: bool) -> Labels {
         let named = (attempt.provider.to_string(), attempt.model.to_string());
-        let (gen_ai_provider_name, gen_ai_request_model) = if self.tells_apart(&named) {
+        let (gen_ai_provider_name, gen_ai_request_model) = if self.tells_apart(&named, is_success) {
             named
         } else {
             self.others.inc();
@@ -224,9 +225,12 @@ impl GenAiMetrics {
         }
     }
 
-    fn tells_apart(&self, named: &(String, String)) -> bool {
+    fn tells_apart(&self, named: &(String, String), is_success: bool) -> bool {
         if self.models.read().contains(named) {
             return true;
+        }
+        if !is_success {
+            return false;
         }
         let mut models = self.models.write();
         if models.len() >= MAX_MODELS {
@@ -275,6 +279,7 @@ mod tests {
     fn names_are_those_of_the_conventions() {
         let metrics = GenAiMetrics::default();
         let broken = Outcome::Stream(StreamFault::IdleTimeout);
+        metrics.operation(Endpoint::Messages, &attempt(1), 0.3, None);
         metrics.operation(Endpoint::Messages, &attempt(1), 0.3, Some(&broken));
         let text = encoded(&metrics);
         let line = "gen_ai_client_operation_duration_seconds_count{\
@@ -286,6 +291,11 @@ mod tests {
     #[test]
     fn models_beyond_the_limit_are_counted_together() {
         let metrics = GenAiMetrics::default();
+        // Names that nobody serves take no room.
+        let unknown = Outcome::Stream(StreamFault::IdleTimeout);
+        for model in 1_000..1_000 + MAX_MODELS {
+            metrics.operation(Endpoint::Messages, &attempt(model), 0.1, Some(&unknown));
+        }
         for model in 0..MAX_MODELS + 5 {
             metrics.operation(Endpoint::ChatCompletions, &attempt(model), 0.1, None);
         }
@@ -295,9 +305,10 @@ mod tests {
         let counts = text
             .lines()
             .filter(|line| line.starts_with("gen_ai_client_operation_duration_seconds_count"));
-        assert_eq!(counts.count(), MAX_MODELS + 1);
+        // Two of them are of the others: one for each operation and end.
+        assert_eq!(counts.count(), MAX_MODELS + 2);
         assert!(
-            text.contains("tidegate_dp_gen_ai_models_not_told_apart_total 5"),
+            text.contains("tidegate_dp_gen_ai_models_not_told_apart_total 205"),
             "{text}"
         );
     }

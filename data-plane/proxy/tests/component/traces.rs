@@ -12,6 +12,10 @@ use crate::bench::{Bench, LIMIT, Options};
 
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
+/// Attempts that ended because their client left.
+const LEFT: &str = "gen_ai_client_operation_duration_seconds_count{gen_ai_operation_name=\"chat\",\
+                    gen_ai_provider_name=\"one\",gen_ai_request_model=\"m\",error_type=\"client_abort\"}";
+
 /// A collector that gets all spans, and who sends them.
 async fn tracing(tell_upstreams: bool) -> (Collector, Tracing) {
     let collector = Collector::start().await.unwrap();
@@ -79,13 +83,16 @@ async fn a_request_that_is_refused_has_a_span_and_no_attempt() {
     })
     .await;
     let path = "/v1/chat/completions";
-    let key = [("authorization", "Bearer nobody")];
+    let key = [("authorization", "Bearer nobody"), ("traceparent", PARENT)];
     let refused = bench.client.send(Method::POST, path, &key, "{}".into());
     assert_eq!(refused.await.status, 401);
     let broken = bench.client.post_bytes(path, "{").await;
     assert_eq!(broken.status, 400);
     bench.client.get("/livez").await;
     let spans = spans(&collector, &tracing).await;
+    // Strangers' traces are none of ours.
+    let foreign = spans.iter().find(|span| PARENT.contains(&span.trace_id));
+    assert!(foreign.is_none(), "{foreign:?}");
     let mut statuses: Vec<&str> = spans
         .iter()
         .map(|span| span.attribute("http.response.status_code"))
@@ -124,6 +131,8 @@ async fn a_client_that_leaves_ends_its_spans_and_fails_none() {
     let request = named(&spans, "POST /v1/chat/completions");
     assert_eq!(request[0].attribute("tidegate.ended_by"), "client");
     let attempt = named(&spans, "chat m");
+    assert_eq!(attempt[0].attribute("tidegate.attempt.ended_by"), "client");
+    assert_eq!(bench.metric(LEFT).await, 1.0);
     assert!(
         !attempt[0]
             .attribute("gen_ai.response.time_to_first_chunk")

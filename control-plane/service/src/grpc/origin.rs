@@ -3,6 +3,7 @@
 use tidegate_core::ids::AttemptId;
 use tidegate_core::routing::Decision;
 use tidegate_telemetry::{Span, SpanKind, TraceContext, Traces};
+use tonic::Status;
 use tonic::metadata::MetadataMap;
 
 use crate::decide::{Answer, NoAnswer};
@@ -18,6 +19,8 @@ pub(super) struct Asked {
     span: Span,
     request_id: Option<String>,
     trace: Option<TraceContext>,
+    /// How it ended was told.
+    is_told: bool,
 }
 
 impl Asked {
@@ -39,11 +42,32 @@ impl Asked {
             trace: span.context().or(parent),
             span,
             request_id: request_id.map(str::to_owned),
+            is_told: false,
+        }
+    }
+
+    /// It is not understood.
+    pub(super) fn refused(&mut self, status: &Status) {
+        self.ends_without("invalid_request");
+        tracing::debug!(
+            target: "tidegate::decisions",
+            request_id = self.request_id,
+            trace_id = self.trace.as_ref().and_then(TraceContext::sampled_trace_id),
+            code = ?status.code(),
+            "refused"
+        );
+    }
+
+    fn ends_without(&mut self, code: &'static str) {
+        if !std::mem::replace(&mut self.is_told, true) {
+            self.span.set("tidegate.decision.step", "none");
+            self.span.fail(code);
         }
     }
 
     /// It is answered, or is not.
     pub(super) fn answered(mut self, attempt: AttemptId, answer: &Result<Answer, NoAnswer>) {
+        self.is_told = true;
         let step = match answer {
             Ok(answer) => match &answer.decision {
                 Decision::Dispatch(_) => "dispatch",
@@ -91,5 +115,12 @@ impl Asked {
             Err(NoAnswer::UnknownKey) => span.fail("unknown_key"),
             Err(NoAnswer::UnknownProvider) => span.fail("unknown_provider"),
         }
+    }
+}
+
+impl Drop for Asked {
+    /// Whoever asked did not wait for the answer.
+    fn drop(&mut self) {
+        self.ends_without("abandoned");
     }
 }

@@ -42,12 +42,10 @@ impl RoutingService for Routing {
         &self,
         request: Request<proto::DecideRequest>,
     ) -> Result<Response<proto::DecideResponse>, Status> {
-        let asked = Asked::by(request.metadata(), &self.traces);
-        let mut request = request.into_inner();
-        let released = held(std::mem::take(&mut request.released))?;
-        let ask = ask(request)?;
+        let mut asked = Asked::by(request.metadata(), &self.traces);
+        let checked = self.checked(request.into_inner());
+        let ask = checked.inspect_err(|status| asked.refused(status))?;
         let attempt = ask.attempt;
-        self.give_back(attempt.plane, released)?;
         let answer = self.decider.decide(ask).await;
         asked.answered(attempt, &answer);
         response(answer?).map(Response::new)
@@ -121,6 +119,14 @@ impl RoutingService for Routing {
 }
 
 impl Routing {
+    /// What is asked, if it is understood. What comes back with it is taken back.
+    fn checked(&self, mut request: proto::DecideRequest) -> Result<Ask, Status> {
+        let released = held(std::mem::take(&mut request.released))?;
+        let ask = ask(request)?;
+        self.give_back(ask.attempt.plane, released)?;
+        Ok(ask)
+    }
+
     /// What is wished for afterwards finds these permits free.
     fn give_back(&self, plane: PlaneIncarnation, released: Held) -> Result<(), Status> {
         if released.is_empty() {

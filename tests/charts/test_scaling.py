@@ -221,6 +221,7 @@ def test_a_fleet_grows_and_shrinks_under_load_and_no_client_notices(scene, capsy
     scene.shrink(2)
     scene.phase("2 data planes")
     scene.lasts()
+    restarted = time.monotonic()
     scene.phase("control planes restart")
     scene.restart_control_planes()
     if LONG:
@@ -247,6 +248,9 @@ def test_a_fleet_grows_and_shrinks_under_load_and_no_client_notices(scene, capsy
     requests, calls = scene.requests(), scene.told("calls.jsonl")
     assert not scene.problems(), scene.problems()[:3]
     assert len({one["id"] for one in requests}) == len(requests)
+    # Who leaves says so in time (`Connection: close`): nobody meets a closed connection.
+    lost = [one for one in requests if one["lost"] and one["to"] < restarted]
+    assert not lost, lost[:3]
     # What the fleet knew, those who came later knew from their first request on.
     later = [call for call in calls if call["from"] >= known]
     assert not [call for call in later if call["account"] == "exhausted"]

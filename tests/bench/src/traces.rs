@@ -2,8 +2,12 @@
 //! no traces. Both fleets run all the time, before the same kind of upstream, and take turns. The collector is in this
 //! process and is not counted; what it takes of the machine meets both.
 
+use std::net::SocketAddr;
+
 use anyhow::{Context as _, Result, ensure};
 use tidegate_test_support::{Collector, CollectorMode};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use crate::ROUNDS;
 use crate::load::median;
@@ -16,8 +20,13 @@ pub(crate) async fn measure(summary: &mut Summary) -> Result<()> {
     let collector = Collector::start().await?;
     collector.set_mode(CollectorMode::Forgets);
     let off = Setting::start().await?;
-    let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT".to_owned(), collector.url());
-    let on = Setting::start_with(vec![endpoint]).await?;
+    let set = |name: &str, value: String| (name.to_owned(), value);
+    let on = Setting::start_with(vec![
+        set("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url()),
+        // Spans that are dropped cost nothing: there is room for all.
+        set("OTEL_BSP_MAX_QUEUE_SIZE", "65536".to_owned()),
+    ])
+    .await?;
     // Pools, caches and connections of either are warm before anything counts.
     round(&off).await?;
     round(&on).await?;
@@ -27,6 +36,12 @@ pub(crate) async fn measure(summary: &mut Summary) -> Result<()> {
         with.push(round(&on).await?);
     }
     ensure!(collector.calls() > 0, "no spans were sent");
+    for plane in &on.fleet.data_planes {
+        nothing_was_dropped(plane.admin).await?;
+    }
+    for plane in &on.fleet.control_planes {
+        nothing_was_dropped(plane.http).await?;
+    }
     let ratios = with
         .iter()
         .zip(&without)
@@ -45,4 +60,27 @@ async fn round(setting: &Setting) -> Result<f64> {
     let planes = [data_plane.process.pid(), control_plane.process.pid()];
     let (_, cpu_us) = side(data_plane.http, JSON, &planes).await?;
     Ok(cpu_us)
+}
+
+/// Looks into the metrics of a plane that makes traces.
+async fn nothing_was_dropped(plane: SocketAddr) -> Result<()> {
+    let mut connection = TcpStream::connect(plane).await?;
+    let request = "GET /metrics HTTP/1.1\r\nhost: bench\r\nconnection: close\r\n\r\n";
+    connection.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).await?;
+    let of_spans = |name: &str| {
+        let lines = answer.lines().filter(|line| line.contains(name));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    ensure!(
+        !of_spans("_spans_exported_total ").is_empty(),
+        "{plane} tells nothing of spans"
+    );
+    let dropped = of_spans("_spans_dropped_total{");
+    ensure!(
+        dropped.iter().all(|line| line.ends_with("} 0")),
+        "spans were dropped: {dropped:?}"
+    );
+    Ok(())
 }

@@ -1,6 +1,8 @@
 //! Decisions while fifty watch events, against the same without: something is changed four times a second on both sides.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -35,16 +37,19 @@ pub(crate) async fn measure(setting: &Setting, summary: &mut Summary) -> Result<
     for _ in 0..ROUNDS {
         alone.push(side(replica, IN_FLIGHT).await?);
         let mut watchers = JoinSet::new();
+        let mut seen = Vec::with_capacity(WATCHERS);
         for _ in 0..WATCHERS {
             let mut client = client(replica)?;
             let request = WatchEventsRequest::default();
             let mut events = client.watch_events(request).await?.into_inner();
+            let counted = Arc::new(AtomicU64::new(0));
+            seen.push(Arc::clone(&counted));
             watchers.spawn(async move {
-                let mut seen = 0_u64;
                 while let Ok(Some(message)) = events.message().await {
-                    seen += u64::from(matches!(message.what, Some(What::Event(_))));
+                    if matches!(message.what, Some(What::Event(_))) {
+                        counted.fetch_add(1, Ordering::Relaxed);
+                    }
                 }
-                seen
             });
         }
         watched.push(side(replica, IN_FLIGHT).await?);
@@ -52,6 +57,8 @@ pub(crate) async fn measure(setting: &Setting, summary: &mut Summary) -> Result<
             watchers.len() == WATCHERS && watchers.try_join_next().is_none(),
             "a watcher ended"
         );
+        let sees_all = seen.iter().all(|it| it.load(Ordering::Relaxed) > 0);
+        ensure!(sees_all, "a watcher saw nothing: {seen:?}");
         watchers.shutdown().await;
     }
     ensure!(changing.try_join_next().is_none(), "nothing was changed");

@@ -18,6 +18,7 @@ use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use parking_lot::Mutex;
 use prost::Message as _;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -69,7 +70,7 @@ pub enum CollectorMode {
     Unavailable,
     /// It takes the message and says that so many spans in it are rejected.
     Rejects(i64),
-    /// It never answers.
+    /// It does not answer until it does something else, and then says to come again.
     Stalls,
 }
 
@@ -80,7 +81,7 @@ struct Kept {
     text: Mutex<String>,
     headers: Mutex<Vec<String>>,
     calls: Mutex<u64>,
-    mode: Mutex<CollectorMode>,
+    mode: watch::Sender<CollectorMode>,
 }
 
 /// A running collector. Dropping it ends it.
@@ -122,7 +123,7 @@ impl Collector {
 
     /// What it answers from now on.
     pub fn set_mode(&self, mode: CollectorMode) {
-        *self.kept.mode.lock() = mode;
+        self.kept.mode.send_replace(mode);
     }
 
     /// The spans it kept so far.
@@ -175,7 +176,8 @@ impl TraceService for Service {
         &self,
         request: Request<ExportTraceServiceRequest>,
     ) -> Result<Response<ExportTraceServiceResponse>, Status> {
-        let mode = *self.0.mode.lock();
+        let mut modes = self.0.mode.subscribe();
+        let mode = *modes.borrow_and_update();
         *self.0.calls.lock() += 1;
         if mode == CollectorMode::Forgets {
             return Ok(Response::new(ExportTraceServiceResponse::default()));
@@ -195,7 +197,11 @@ impl TraceService for Service {
             CollectorMode::Keeps | CollectorMode::Forgets => 0,
             CollectorMode::Rejects(count) => count,
             CollectorMode::Unavailable => return Err(Status::unavailable("come again")),
-            CollectorMode::Stalls => std::future::pending().await,
+            CollectorMode::Stalls => {
+                let other = modes.wait_for(|mode| *mode != CollectorMode::Stalls);
+                drop(other.await);
+                return Err(Status::unavailable("come again"));
+            }
         };
         if mode == CollectorMode::Keeps {
             self.0.spans.lock().extend(spans(message));

@@ -2,6 +2,7 @@
 
 mod audit;
 mod cooldowns;
+mod ending;
 mod events;
 mod explain;
 mod leases;
@@ -35,6 +36,7 @@ use crate::view::View;
 use crate::watch::Live;
 
 pub(crate) use audit::Operation;
+pub(crate) use ending::to_its_end;
 pub(crate) use events::{EventFilter, EventFilterError, NotRead, event};
 pub(crate) use explain::Question;
 pub(crate) use leases::lease_status;

@@ -7,6 +7,7 @@
 //!
 //! **Stance:** fail-open. What could not be written is written with the next success; the view remembers it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,6 +35,8 @@ const MAX_SWEEPS: u32 = 16;
 /// Limit of a call (decision 54), and of one that may be large.
 const LIMIT: Duration = Duration::from_millis(500);
 const SAVE_LIMIT: Duration = Duration::from_secs(5);
+/// Limit of everything that an operator waits for.
+const NOW_LIMIT: Duration = Duration::from_secs(2);
 /// Most values in one call.
 const MAX_ENTRIES: usize = 1_000;
 /// Pause after a failure.
@@ -73,12 +76,22 @@ impl Checkpoint {
         self.lead.is_held()
     }
 
-    /// Saves values that were just written; `false`: they are not known to be saved.
-    pub(crate) async fn save_now(&self, shard: Shard, entries: &[Entry]) -> bool {
-        let save = self
-            .durable
-            .save_checkpoint(shard, entries, &[], self.clock.now());
-        matches!(tokio::time::timeout(LIMIT, save).await, Ok(Ok(())))
+    /// Saves values that were just written; `false`: some are not known to be saved. After a call that fails there is no
+    /// other, so that a store that does not answer costs the time of one.
+    pub(crate) async fn save_now(&self, written: &BTreeMap<Shard, Vec<Entry>>) -> bool {
+        let all = async {
+            for (shard, entries) in written {
+                for entries in entries.chunks(MAX_ENTRIES) {
+                    let now = self.clock.now();
+                    let save = self.durable.save_checkpoint(*shard, entries, &[], now);
+                    if !matches!(tokio::time::timeout(LIMIT, save).await, Ok(Ok(()))) {
+                        return false;
+                    }
+                }
+            }
+            true
+        };
+        tokio::time::timeout(NOW_LIMIT, all).await.unwrap_or(false)
     }
 
     /// Writes whenever this replica leads, until `stop`; then a last time, and gives the lead back.

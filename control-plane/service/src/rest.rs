@@ -24,7 +24,7 @@ use tidegate_core::settings::sections;
 use tokio_util::task::TaskTracker;
 
 use crate::access::{Access, Caller, Denied, Need};
-use crate::admin::{Admin, Outcome, Refused, Scope, Selection};
+use crate::admin::{Admin, Outcome, Refused, Scope, Selection, to_its_end};
 use crate::config::Current;
 use crate::config::apply::ApplyError;
 use crate::config::change::Terms;
@@ -233,15 +233,12 @@ impl Rest {
         };
         let rest = self.clone();
         let making = async move { rest.make(change, &caller, &current).await };
-        self.tasks.spawn(making).await.unwrap_or_else(|error| {
-            tracing::error!(%error, "a change over REST was not made to its end");
-            let status = StatusCode::INTERNAL_SERVER_ERROR;
-            failed(
-                status,
-                Refusal::Internal,
-                "the change was not made to its end",
-            )
-        })
+        to_its_end(&self.tasks, making)
+            .await
+            .unwrap_or_else(|error| {
+                let status = StatusCode::INTERNAL_SERVER_ERROR;
+                failed(status, Refusal::Internal, &error.to_string())
+            })
     }
 
     fn admit(&self, need: Need, asked: Asked<'_>) -> Result<Caller, Denied> {

@@ -1,12 +1,12 @@
 //! Ending states by hand (decision 24).
 //!
-//! Each value is one compare-and-set, then saved in the checkpoint at once, since the answer says whether the reset would
-//! survive the loss of the hot store. A terminal state ends only when its connection is named. The cooldown gate is a
-//! cooldown: the provider's ends with the cooldowns of the provider, a connection's entry with its connection's. Egress
-//! locks end with the cooldowns of the provider too, and as they hold for its whole family, so does what the failures of
-//! its siblings locked.
+//! Each value is one compare-and-set. When all are written they are saved in the checkpoint, since the answer says whether the
+//! reset would survive the loss of the hot store; a durable store that is away keeps no value from being reset. A terminal
+//! state ends only when its connection is named. The cooldown gate is a cooldown: the provider's ends with the cooldowns of the
+//! provider, a connection's entry with its connection's. Egress locks end with the cooldowns of the provider too, and as they
+//! hold for its whole family, so does what the failures of its siblings locked.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use tidegate_core::config::Config;
@@ -14,6 +14,7 @@ use tidegate_core::ids::{ConnectionId, ModelId, ProviderId, Shard};
 pub(crate) use tidegate_core::management::ResetScope as Scope;
 use tidegate_core::routing::View as _;
 use tidegate_core::state::Event;
+use tidegate_store::hot::Entry;
 
 use crate::access::Caller;
 use crate::clock::local_now;
@@ -57,12 +58,20 @@ impl fmt::Display for Selection {
 }
 
 /// What a reset did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
     /// Breakers, gates, egress locks of a provider, connections and model locks that changed.
     pub(crate) count: u32,
     /// Something of it is not in the checkpoint.
     pub(crate) unsaved: bool,
+}
+
+/// What a reset has done so far.
+#[derive(Debug, Default)]
+struct Progress {
+    count: u32,
+    /// What is to be saved, in the order of writing.
+    written: BTreeMap<Shard, Vec<Entry>>,
 }
 
 /// Why nothing, or not everything, was reset.
@@ -100,7 +109,14 @@ impl Admin {
         config: &Config,
         selection: &Selection,
     ) -> Result<Outcome, Refused> {
-        let outcome = self.reset_selected(config, selection).await;
+        let mut progress = Progress::default();
+        let ended = self.reset_selected(config, selection, &mut progress).await;
+        // Also what was written before it was interrupted.
+        let is_saved = self.checkpoint.save_now(&progress.written).await;
+        let outcome = ended.map(|()| Outcome {
+            count: progress.count,
+            unsaved: !is_saved,
+        });
         let changed = match &outcome {
             Ok(outcome) => Some(outcome.count),
             Err(refused) => refused.done(),
@@ -116,14 +132,13 @@ impl Admin {
         &self,
         config: &Config,
         selection: &Selection,
-    ) -> Result<Outcome, Refused> {
+        progress: &mut Progress,
+    ) -> Result<(), Refused> {
         let connections = selected(config, selection)?;
-        let mut outcome = Outcome::default();
         if let Some(connection) = &selection.connection
             && selection.scope.cooldowns()
         {
-            self.forget_refresh_failures(connection, &mut outcome)
-                .await?;
+            self.forget_refresh_failures(connection, progress).await?;
         }
         // Breaker and gate are a provider's; a named connection asks for neither.
         let only = selection.provider.as_ref();
@@ -133,15 +148,15 @@ impl Admin {
         let mut families = BTreeSet::new();
         for (provider, entry) in providers {
             if selection.scope.breakers() {
-                self.reset_breaker(provider, &mut outcome).await?;
+                self.reset_breaker(provider, progress).await?;
             }
             if selection.scope.cooldowns() {
-                self.reset_gate(provider, &mut outcome).await?;
+                self.reset_gate(provider, progress).await?;
                 families.extend(entry.policy.egress_family.iter());
             }
         }
         for provider in families {
-            self.reset_egress_locks(provider, &mut outcome).await?;
+            self.reset_egress_locks(provider, progress).await?;
         }
         for (provider, connection) in connections {
             if selection.scope.cooldowns() {
@@ -149,28 +164,28 @@ impl Admin {
                     connection: connection.clone(),
                     terminal_too: selection.connection.is_some(),
                 };
-                self.reset_value(provider, Some(connection), &event, 1, &mut outcome)
+                self.reset_value(provider, Some(connection), &event, 1, progress)
                     .await?;
             }
             if selection.scope.lockouts() {
-                self.clear_locks(provider, connection, selection.model.as_ref(), &mut outcome)
+                self.clear_locks(provider, connection, selection.model.as_ref(), progress)
                     .await?;
             }
         }
-        Ok(outcome)
+        Ok(())
     }
 
     /// A connection that is named may renew its token again, also an inactive one (`failure-state.md` §3.9).
     async fn forget_refresh_failures(
         &self,
         connection: &ConnectionId,
-        outcome: &mut Outcome,
+        progress: &mut Progress,
     ) -> Result<(), Refused> {
         let forget = self.durable.forget_refresh_failures(connection);
         let kept = |reason: String| Refused::RetriesKept { done: 0, reason };
         match tokio::time::timeout(VALUE_LIMIT, forget).await {
             Ok(Ok(forgotten)) => {
-                outcome.count = outcome.count.saturating_add(u32::from(forgotten));
+                progress.count = progress.count.saturating_add(u32::from(forgotten));
                 Ok(())
             }
             Ok(Err(error)) => Err(kept(error.to_string())),
@@ -181,7 +196,7 @@ impl Admin {
     async fn reset_breaker(
         &self,
         provider: &ProviderId,
-        outcome: &mut Outcome,
+        progress: &mut Progress,
     ) -> Result<(), Refused> {
         let Some(before) = self.view.provider(provider) else {
             // Nothing ever happened there.
@@ -189,33 +204,33 @@ impl Admin {
         };
         // Also a clean breaker begins a new epoch, so that what is under way does not count.
         let weight = u32::from(!before.breaker.is_clean());
-        self.reset_value(provider, None, &Event::ResetBreaker, weight, outcome)
+        self.reset_value(provider, None, &Event::ResetBreaker, weight, progress)
             .await
     }
 
     async fn reset_gate(
         &self,
         provider: &ProviderId,
-        outcome: &mut Outcome,
+        progress: &mut Progress,
     ) -> Result<(), Refused> {
         let Some(before) = self.view.provider(provider) else {
             return Ok(());
         };
         let weight = u32::from(!before.gate.is_clean());
-        self.reset_value(provider, None, &Event::ResetGate, weight, outcome)
+        self.reset_value(provider, None, &Event::ResetGate, weight, progress)
             .await
     }
 
     async fn reset_egress_locks(
         &self,
         provider: &ProviderId,
-        outcome: &mut Outcome,
+        progress: &mut Progress,
     ) -> Result<(), Refused> {
         let Some(before) = self.view.provider(provider) else {
             return Ok(());
         };
         let weight = u32::from(!before.egress_locks.is_clean());
-        self.reset_value(provider, None, &Event::ResetEgressLocks, weight, outcome)
+        self.reset_value(provider, None, &Event::ResetEgressLocks, weight, progress)
             .await
     }
 
@@ -224,7 +239,7 @@ impl Admin {
         provider: &ProviderId,
         connection: &ConnectionId,
         model: Option<&ModelId>,
-        outcome: &mut Outcome,
+        progress: &mut Progress,
     ) -> Result<(), Refused> {
         let Some(before) = self.view.connection(provider, connection) else {
             return Ok(());
@@ -233,7 +248,7 @@ impl Admin {
             connection: connection.clone(),
             model: model.cloned(),
         };
-        self.reset_value(provider, Some(connection), &event, 0, outcome)
+        self.reset_value(provider, Some(connection), &event, 0, progress)
             .await?;
         let left = self
             .view
@@ -241,7 +256,7 @@ impl Admin {
             .map_or(0, |state| state.locks.len());
         let cleared = before.locks.len().saturating_sub(left);
         let cleared = u32::try_from(cleared).unwrap_or(u32::MAX);
-        outcome.count = outcome.count.saturating_add(cleared);
+        progress.count = progress.count.saturating_add(cleared);
         Ok(())
     }
 
@@ -251,7 +266,7 @@ impl Admin {
         connection: Option<&ConnectionId>,
         event: &Event,
         weight: u32,
-        outcome: &mut Outcome,
+        progress: &mut Progress,
     ) -> Result<(), Refused> {
         let deadline = local_now() + VALUE_LIMIT;
         let done = self
@@ -259,15 +274,16 @@ impl Admin {
             .direct(provider, connection, event, WRITE_LIMIT, deadline)
             .await
             .map_err(|source| Refused::Interrupted {
-                done: outcome.count,
+                done: progress.count,
                 source,
             })?;
         if done.applied.changed {
-            outcome.count = outcome.count.saturating_add(weight);
+            progress.count = progress.count.saturating_add(weight);
         }
         if !done.entries.is_empty() {
             let shard = Shard::of_provider(provider);
-            outcome.unsaved |= !self.checkpoint.save_now(shard, &done.entries).await;
+            let written = progress.written.entry(shard).or_default();
+            written.extend(done.entries);
         }
         Ok(())
     }

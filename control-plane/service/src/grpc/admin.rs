@@ -15,7 +15,7 @@ use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
 
 use crate::access::Right;
-use crate::admin::{Admin, Operation, Question, Refused, Scope, Selection};
+use crate::admin::{Admin, Operation, Question, Refused, Scope, Selection, to_its_end};
 use crate::config::Current;
 use crate::watch::{Plane, freshness};
 
@@ -28,7 +28,7 @@ use super::{events, lists, quotas, resources, settings};
 #[derive(Clone, Debug)]
 pub(super) struct AdminApi {
     pub(super) admin: Arc<Admin>,
-    /// Where watchers are fed.
+    /// Where watchers are fed, and changes made that are audited after the act.
     pub(super) tasks: TaskTracker,
     pub(super) drain: CancellationToken,
 }
@@ -39,6 +39,16 @@ impl AdminApi {
             .config
             .current()
             .ok_or_else(|| Refusal::NotReady.status("there is no configuration yet"))
+    }
+
+    /// A call may be cut off at any time; what it began is not.
+    async fn finish<T: Send + 'static>(
+        &self,
+        change: impl Future<Output = Result<T, Status>> + Send + 'static,
+    ) -> Result<Response<T>, Status> {
+        let ended = to_its_end(&self.tasks, change).await;
+        let done = ended.map_err(|error| Refusal::Internal.status(error.to_string()))?;
+        done.map(Response::new)
     }
 }
 
@@ -212,16 +222,19 @@ impl AdminService for AdminApi {
     ) -> Result<Response<proto::EndLeaseResponse>, Status> {
         let (caller, request) = (caller(&request), request.into_inner());
         let current = self.current()?;
-        let ended = lists::end_lease(&self.admin, &current, &request).await?;
-        if let Some(ended) = &ended.ended {
-            let (connection, generation) = (&ended.connection, ended.generation);
-            let summary =
-                format!("lease of connection {connection} ended, generation {generation}");
-            self.admin
-                .audit(&caller, Operation::EndLease, &summary)
-                .await;
-        }
-        Ok(Response::new(ended))
+        let admin = Arc::clone(&self.admin);
+        self.finish(async move {
+            let ended = lists::end_lease(&admin, &current, &request).await?;
+            if let Some(ended) = &ended.ended {
+                let (connection, generation) = (&ended.connection, ended.generation);
+                let summary =
+                    format!("lease of connection {connection} ended, generation {generation}");
+                let operation = Operation::EndLease;
+                admin.audit(&caller, operation, &summary).await;
+            }
+            Ok(ended)
+        })
+        .await
     }
 
     async fn list_permits(
@@ -257,14 +270,18 @@ impl AdminService for AdminApi {
     ) -> Result<Response<proto::ClearPermitsResponse>, Status> {
         let (caller, request) = (caller(&request), request.into_inner());
         let current = self.current()?;
-        let done = lists::clear_permits(&self.admin, &current, &request).await?;
-        let summary = format!(
-            "permits of connection {} forgotten, {} were out",
-            request.connection, done.cleared
-        );
-        let operation = Operation::ClearPermits;
-        self.admin.audit(&caller, operation, &summary).await;
-        Ok(Response::new(done))
+        let admin = Arc::clone(&self.admin);
+        self.finish(async move {
+            let done = lists::clear_permits(&admin, &current, &request).await?;
+            let summary = format!(
+                "permits of connection {} forgotten, {} were out",
+                request.connection, done.cleared
+            );
+            let operation = Operation::ClearPermits;
+            admin.audit(&caller, operation, &summary).await;
+            Ok(done)
+        })
+        .await
     }
 
     async fn list_events(
@@ -365,12 +382,16 @@ impl AdminService for AdminApi {
             model: name("model", &request.model, ModelId::new)?,
         };
         let current = self.current()?;
-        let reset = self.admin.reset(&caller, &current.config, &selection);
-        let outcome = reset.await.map_err(refused)?;
-        Ok(Response::new(proto::ResetResponse {
-            reset_count: outcome.count,
-            checkpointed: !outcome.unsaved,
-        }))
+        let admin = Arc::clone(&self.admin);
+        self.finish(async move {
+            let reset = admin.reset(&caller, &current.config, &selection);
+            let outcome = reset.await.map_err(refused)?;
+            Ok(proto::ResetResponse {
+                reset_count: outcome.count,
+                checkpointed: !outcome.unsaved,
+            })
+        })
+        .await
     }
 
     async fn list_transitions(

@@ -27,6 +27,8 @@ mod permits;
 #[cfg(test)]
 mod quotas;
 mod report;
+#[cfg(test)]
+mod resets;
 mod resources;
 #[cfg(test)]
 mod rest;

@@ -128,6 +128,7 @@ mod tests {
     use tidegate_core::state::{Transition, TransitionKind};
     use tidegate_core::time::Timestamp;
     use tidegate_core::usage::{TokenUsage, UsageRecord};
+    use tidegate_store::durable::{EventPosition, EventQuery, EventSource};
     use tidegate_store_sql::{SqlLimits, SqliteDurableStore};
 
     use super::*;
@@ -188,8 +189,19 @@ mod tests {
             retention,
         };
         cleaner.round().await;
+        let transitions_only = EventQuery {
+            provider: None,
+            connection: None,
+            source: Some(EventSource::Transitions),
+            since: Timestamp(0),
+            before: EventPosition::END,
+        };
         (
-            durable.list_transitions(None, 10).await.unwrap().len(),
+            durable
+                .list_events(transitions_only, 10)
+                .await
+                .unwrap()
+                .len(),
             durable.record_usage(&records).await.unwrap().len(),
         )
     }

@@ -18,7 +18,7 @@ use std::fmt::Debug;
 
 use async_trait::async_trait;
 use tidegate_core::config::Document;
-use tidegate_core::ids::{ConnectionId, ProviderId, Shard};
+use tidegate_core::ids::{ConnectionId, Shard};
 use tidegate_core::state::Transition;
 use tidegate_core::time::Timestamp;
 
@@ -258,14 +258,6 @@ pub trait HistoryStore {
         &self,
         transitions: &[(String, Transition)],
     ) -> Result<(), DurableStoreError>;
-
-    /// The newest transitions, newest first (of one moment: the last appended first), at most `limit` and
-    /// [`MAX_LIST_ROWS`], of one provider or all.
-    async fn list_transitions(
-        &self,
-        provider: Option<&ProviderId>,
-        limit: u32,
-    ) -> Result<Vec<Transition>, DurableStoreError>;
 
     /// Deletes what happened before `before`, at most [`MAX_HISTORY_ROWS`] rows; returns how many. Ask again while it is
     /// not 0.

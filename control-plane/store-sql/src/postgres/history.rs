@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use sqlx::{Connection, PgConnection, Postgres};
-use tidegate_core::ids::{ConnectionId, ProviderId};
+use tidegate_core::ids::ConnectionId;
 use tidegate_core::state::Transition;
 use tidegate_core::time::Timestamp;
 use tidegate_store::durable::{
@@ -12,7 +12,7 @@ use tidegate_store::durable::{
 use super::PgDurableStore;
 use crate::call::{Progress, run};
 use crate::number::{moment, present};
-use crate::rows::{AuditRow, BATCH_ROWS, audit_text, from_json, list_limit, to_json};
+use crate::rows::{AuditRow, BATCH_ROWS, audit_text, list_limit, to_json};
 
 #[async_trait]
 impl HistoryStore for PgDurableStore {
@@ -38,40 +38,6 @@ impl HistoryStore for PgDurableStore {
                 progress.decides();
                 tx.commit().await?;
                 Ok(())
-            },
-        )
-        .await
-    }
-
-    async fn list_transitions(
-        &self,
-        provider: Option<&ProviderId>,
-        limit: u32,
-    ) -> Result<Vec<Transition>, DurableStoreError> {
-        run::<Postgres, _, _>(
-            &self.pool,
-            self.limits.call,
-            async |connection: &mut PgConnection, _: &Progress| {
-                let query = match provider {
-                    None => sqlx::query_scalar(
-                        "SELECT body::text FROM transitions ORDER BY at DESC, seq DESC LIMIT $1",
-                    ),
-                    Some(_) => sqlx::query_scalar(
-                        "SELECT body::text FROM transitions WHERE provider = $2
-                         ORDER BY at DESC, seq DESC LIMIT $1",
-                    ),
-                };
-                let query = query.bind(list_limit(limit));
-                let query = match provider {
-                    None => query,
-                    Some(provider) => query.bind(provider.as_str()),
-                };
-                let bodies: Vec<String> = query.fetch_all(connection).await?;
-                let mut transitions = Vec::with_capacity(bodies.len());
-                for body in bodies {
-                    transitions.push(from_json("a transition", &body)?);
-                }
-                Ok(transitions)
             },
         )
         .await

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use sqlx::{Sqlite, SqliteConnection};
-use tidegate_core::ids::{ConnectionId, ProviderId};
+use tidegate_core::ids::ConnectionId;
 use tidegate_core::state::Transition;
 use tidegate_core::time::Timestamp;
 use tidegate_store::durable::{
@@ -12,7 +12,7 @@ use tidegate_store::durable::{
 use super::{SqliteDurableStore, Survives, begin};
 use crate::call::{Progress, run};
 use crate::number::{moment, present};
-use crate::rows::{AuditRow, audit_text, from_json, list_limit, to_json};
+use crate::rows::{AuditRow, audit_text, list_limit, to_json};
 
 #[async_trait]
 impl HistoryStore for SqliteDurableStore {
@@ -48,40 +48,6 @@ impl HistoryStore for SqliteDurableStore {
                 progress.decides();
                 tx.commit().await?;
                 Ok(())
-            },
-        )
-        .await
-    }
-
-    async fn list_transitions(
-        &self,
-        provider: Option<&ProviderId>,
-        limit: u32,
-    ) -> Result<Vec<Transition>, DurableStoreError> {
-        run::<Sqlite, _, _>(
-            &self.readers,
-            self.limits.call,
-            async |connection: &mut SqliteConnection, _: &Progress| {
-                let query = match provider {
-                    None => sqlx::query_scalar(
-                        "SELECT body FROM transitions ORDER BY at DESC, seq DESC LIMIT ?1",
-                    ),
-                    Some(_) => sqlx::query_scalar(
-                        "SELECT body FROM transitions WHERE provider = ?2
-                         ORDER BY at DESC, seq DESC LIMIT ?1",
-                    ),
-                };
-                let query = query.bind(list_limit(limit));
-                let query = match provider {
-                    None => query,
-                    Some(provider) => query.bind(provider.as_str()),
-                };
-                let bodies: Vec<String> = query.fetch_all(connection).await?;
-                let mut transitions = Vec::with_capacity(bodies.len());
-                for body in bodies {
-                    transitions.push(from_json("a transition", &body)?);
-                }
-                Ok(transitions)
             },
         )
         .await

@@ -69,7 +69,7 @@ async fn every_call(store: &PgDurableStore) -> Vec<Result<(), DurableStoreError>
                 store.save_checkpoint(shard, &entries, &[], NOW),
                 store.load_checkpoint(shard, NOW),
                 store.delete_expired_checkpoint(NOW),
-                store.list_transitions(None, 1),
+                store.list_audit(1),
                 store.list_leases(),
                 store.sweep_leases(LIMIT),
             )

@@ -127,7 +127,6 @@ macro_rules! durable_conformance {
             transitions_are_appended_once_and_listed_newest_first
             a_repeated_batch_with_something_new_appends_only_that
             lists_are_bounded
-            a_transition_that_does_not_decode_is_corrupt
             usage_of_an_attempt_is_recorded_once
             concurrent_duplicates_of_usage_count_once
             absurd_numbers_do_not_hold_up_the_rest

@@ -15,9 +15,9 @@ pub(crate) struct GetArguments {
     #[arg(long)]
     pub(crate) provider: Option<String>,
 
-    /// Of transitions and events: at most so many, the newest.
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
-    pub(crate) limit: u32,
+    /// Of transitions and events: at most so many, the newest; 100 if nothing is said.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub(crate) limit: Option<u32>,
 
     /// Of events: only of this kind; may be given several times.
     #[arg(long = "kind")]

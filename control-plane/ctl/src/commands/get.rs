@@ -50,7 +50,7 @@ fn check(arguments: &GetArguments) -> Result<(), Failure> {
         kind,
         name,
         provider,
-        limit: _,
+        limit,
         kinds,
         since,
     } = arguments;
@@ -66,6 +66,9 @@ fn check(arguments: &GetArguments) -> Result<(), Failure> {
     }
     if *kind != Kind::Events && !kinds.is_empty() {
         return usage("--kind is for events");
+    }
+    if !matches!(kind, Kind::Transitions | Kind::Events) && limit.is_some() {
+        return usage("--limit is for transitions and events");
     }
     if *kind != Kind::Events && since.is_some() {
         return usage("--since is for events");
@@ -84,7 +87,7 @@ mod tests {
             kind,
             name: name.map(str::to_owned),
             provider: provider.map(str::to_owned),
-            limit: 100,
+            limit: None,
             kinds: Vec::new(),
             since: None,
         }
@@ -98,6 +101,8 @@ mod tests {
     #[case::keys_of_a_provider(arguments(Kind::Keys, None, Some("one")), false)]
     #[case::kinds_of_events(GetArguments { kinds: vec!["lock".to_owned()], ..arguments(Kind::Events, None, None) }, true)]
     #[case::kinds_of_transitions(GetArguments { kinds: vec!["lock".to_owned()], ..arguments(Kind::Transitions, None, None) }, false)]
+    #[case::newest_transitions(GetArguments { limit: Some(5), ..arguments(Kind::Transitions, None, None) }, true)]
+    #[case::first_connections(GetArguments { limit: Some(5), ..arguments(Kind::Connections, None, None) }, false)]
     #[case::leases_since(GetArguments { since: Some(std::time::Duration::ZERO), ..arguments(Kind::Leases, None, None) }, false)]
     fn what_would_be_passed_over_is_refused(#[case] arguments: GetArguments, #[case] good: bool) {
         let checked = check(&arguments);

@@ -13,6 +13,8 @@ use crate::output::{Column, Listing, moment_value};
 
 /// Most pages that are read for one answer; a page of rare kinds may be empty though there are more.
 const MAX_PAGES: u32 = 100;
+/// How many are listed when nobody says how many.
+const DEFAULT_LIMIT: u32 = 100;
 
 const TRANSITIONS: &[Column<Transition>] = &[
     Column::new("at", |it, _| moment_value(Some(it.at_unix_ms))),
@@ -37,18 +39,38 @@ pub(crate) async fn transitions(
     };
     let (service, request) = client.call(ListTransitionsRequest {
         provider: filter.provider.clone(),
-        limit: arguments.limit,
+        limit: limit(arguments),
         connection: filter.connection.clone(),
     });
     let found = service.list_transitions(request).await?.into_inner();
     if found.transitions.is_empty() {
-        must_exist(client, &filter).await?;
+        must_be_known(client, &filter).await?;
     }
     // What people read has no use for the form of the answer.
     Ok(Listing::of(&found.transitions, TRANSITIONS, Output::Json))
 }
 
-/// History knows things that are configured no more; of what is neither there nor in history, a name is a mistake.
+fn limit(arguments: &GetArguments) -> u32 {
+    arguments.limit.unwrap_or(DEFAULT_LIMIT)
+}
+
+/// History knows things that are configured no more, whatever of it was asked for; of what is neither there nor in history, a
+/// name is a mistake.
+async fn must_be_known(client: &mut Client, filter: &EventFilter) -> Result<(), Failure> {
+    if filter.provider.is_empty() && filter.connection.is_empty() {
+        return Ok(());
+    }
+    let whole = EventFilter {
+        kinds: Vec::new(),
+        ..filter.clone()
+    };
+    if read(client, &whole, 0, 1).await?.is_empty() {
+        must_exist(client, filter).await?;
+    }
+    Ok(())
+}
+
+/// What is named is configured.
 pub(crate) async fn must_exist(client: &mut Client, filter: &EventFilter) -> Result<(), Failure> {
     if !filter.provider.is_empty() {
         let id = filter.provider.clone();
@@ -91,10 +113,9 @@ pub(crate) async fn events(
         connection: arguments.name.clone().unwrap_or_default(),
     };
     let since_unix_ms = since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(0));
-    let found = read(client, &filter, since_unix_ms, arguments.limit).await?;
-    // Of a time in which nothing happened, no name is a mistake.
-    if found.is_empty() && since_unix_ms == 0 {
-        must_exist(client, &filter).await?;
+    let found = read(client, &filter, since_unix_ms, limit(arguments)).await?;
+    if found.is_empty() {
+        must_be_known(client, &filter).await?;
     }
     Ok(Listing::of(&found, EVENTS, Output::Json))
 }

@@ -79,7 +79,7 @@ pub mod admin {
                     .field("expected_version", &self.expected_version)
                     .field("dry_run", &self.dry_run)
                     .field("reseal", &self.reseal)
-                    .field("mode", &self.mode)
+                    .field("part", &self.part)
                     .field("author", &self.author)
                     .finish_non_exhaustive()
             }

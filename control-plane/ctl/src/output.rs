@@ -210,23 +210,7 @@ pub(crate) fn write_differences(
     output: Output,
 ) -> Result<(), Failure> {
     if !output.is_for_people() {
-        let differences: Vec<_> = differences
-            .iter()
-            .map(|difference| {
-                json!({
-                    "kind": difference.kind,
-                    "subject": difference.subject,
-                    "details": difference.details,
-                })
-            })
-            .collect();
-        let mut told = json!({"version": version, "dryRun": dry_run, "differences": differences});
-        if !warnings.is_empty() {
-            let warnings = warnings
-                .iter()
-                .map(|it| json!({"code": it.code, "path": it.path, "message": it.message}));
-            told["warnings"] = warnings.collect();
-        }
+        let told = differences_value(version, differences, warnings, dry_run);
         return print_value(&told, output);
     }
     for warning in warnings {
@@ -253,6 +237,33 @@ pub(crate) fn write_differences(
         (false, true) => write_line("dry run: nothing was changed"),
         (false, false) => write_line(&format!("applied as version {version}")),
     }
+}
+
+/// The same for programs.
+pub(crate) fn differences_value(
+    version: u64,
+    differences: &[Difference],
+    warnings: &[ConfigurationWarning],
+    dry_run: bool,
+) -> Value {
+    let differences: Vec<_> = differences
+        .iter()
+        .map(|difference| {
+            json!({
+                "kind": difference.kind,
+                "subject": difference.subject,
+                "details": difference.details,
+            })
+        })
+        .collect();
+    let mut told = json!({"version": version, "dryRun": dry_run, "differences": differences});
+    if !warnings.is_empty() {
+        let warnings = warnings
+            .iter()
+            .map(|it| json!({"code": it.code, "path": it.path, "message": it.message}));
+        told["warnings"] = warnings.collect();
+    }
+    told
 }
 
 /// Writes a line to standard output. That its reader has gone is [`Failure::Closed`].

@@ -22,8 +22,8 @@ use tidegate_core::settings::Overrides;
 use tidegate_document::{Loaded, Machine, exposed};
 use tidegate_plane_client::endpoint::{Address, ChannelSettings, channel, in_process};
 use tidegate_plane_client::{Limits as PlaneLimits, PlaneClient, PlaneClientConfig};
+use tidegate_proto::admin::v1::ApplyConfigurationRequest;
 use tidegate_proto::admin::v1::admin_service_client::AdminServiceClient;
-use tidegate_proto::admin::v1::{ApplyConfigurationRequest, ApplyMode};
 use tidegate_proxy::{Heartbeats, Limits, Proxy, Surface, Tracing, UpstreamAuthorities};
 use tidegate_store::memory::MemoryHotStore;
 use tidegate_store::seal::{Sealer, SealingKey};
@@ -308,7 +308,7 @@ async fn apply(address: &Address, token: Option<&SecretString>, loaded: Loaded) 
         dry_run: false,
         // The file gives every secret, and nobody else has a key: if ours is new, the old one is lost.
         reseal: true,
-        mode: ApplyMode::Replace.into(),
+        part: None,
         author: String::new(),
     });
     request.set_timeout(START_LIMIT);

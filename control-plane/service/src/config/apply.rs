@@ -80,8 +80,8 @@ pub(crate) struct Applied {
     pub(crate) differences: Vec<Difference>,
     /// About the document as it is now.
     pub(crate) warnings: Vec<Warning>,
-    /// How many things stand that a part did not name; 0 for a whole.
-    pub(crate) untouched: usize,
+    /// What stands that a part did not name; nothing for a whole.
+    pub(crate) untouched: Vec<Resource>,
 }
 
 /// What a wanted document comes to: the whole that is to stand, and the secrets for it.
@@ -89,7 +89,7 @@ struct Target {
     document: Document,
     secrets: Secrets,
     warnings: Vec<Warning>,
-    untouched: usize,
+    untouched: Vec<Resource>,
 }
 
 /// Why nothing was applied.
@@ -208,7 +208,7 @@ impl Published {
                 version,
                 differences,
                 warnings: target.warnings.clone(),
-                untouched: target.untouched,
+                untouched: target.untouched.clone(),
             };
             if !wanted.dry_run && !is_change && !self.has_in_force(stored.version) {
                 let version = stored.version;
@@ -295,7 +295,7 @@ impl Published {
             document,
             secrets,
             warnings,
-            untouched: 0,
+            untouched: Vec::new(),
         })
     }
 
@@ -305,11 +305,25 @@ impl Published {
             document,
             untouched,
         } = stored.merged_with(wanted.document.clone())?;
-        let warnings = self.check_change(stored, &document)?;
+        // Places in the whole say nothing to who knows the part.
+        let named = |mut violations: Vec<Violation>| {
+            for violation in &mut violations {
+                violation.field = document.place_by_name(&violation.field);
+            }
+            ApplyError::Invalid(violations)
+        };
+        let mut warnings = match self.check_change(stored, &document) {
+            Ok(warnings) => warnings,
+            Err(ApplyError::Invalid(violations)) => return Err(named(violations)),
+            Err(error) => return Err(error),
+        };
+        for warning in &mut warnings {
+            warning.field = document.place_by_name(&warning.field);
+        }
         let mut violations = Vec::new();
         let secrets = Secrets::check(&document, &wanted.secrets, &mut violations);
         if !violations.is_empty() {
-            return Err(ApplyError::Invalid(violations));
+            return Err(named(violations));
         }
         Ok(Target {
             document,

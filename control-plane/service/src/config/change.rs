@@ -147,7 +147,7 @@ impl Published {
                     version: base,
                     differences,
                     warnings: Vec::new(),
-                    untouched: 0,
+                    untouched: Vec::new(),
                 });
             }
             keep_secrets_of(&document, &mut secrets);
@@ -163,7 +163,7 @@ impl Published {
                         version,
                         differences,
                         warnings: Vec::new(),
-                        untouched: 0,
+                        untouched: Vec::new(),
                     });
                 }
                 Saved::Overtaken(current) => {

@@ -17,6 +17,8 @@ use super::routing::name;
 
 /// Longest author, in bytes.
 const MAX_AUTHOR_BYTES: usize = 128;
+/// Most things that are named though a part did not name them.
+const MAX_UNTOUCHED: usize = 100;
 
 /// Who calls, as the guard found.
 pub(super) fn caller<T>(request: &Request<T>) -> Caller {
@@ -46,10 +48,17 @@ pub(super) async fn apply(
     caller: &Caller,
     request: proto::ApplyConfigurationRequest,
 ) -> Result<proto::ApplyConfigurationResponse, Status> {
-    let mode = match proto::ApplyMode::try_from(request.mode) {
-        Ok(proto::ApplyMode::Unspecified | proto::ApplyMode::Replace) => Mode::Replace,
-        Ok(proto::ApplyMode::Merge) => Mode::Merge,
-        Err(_unknown) => return Err(invalid_member("mode", "mode is not known".to_owned())),
+    let (mode, document) = match (request.document, request.part) {
+        (Some(whole), None) => (Mode::Replace, whole),
+        (None, Some(part)) => (Mode::Merge, part),
+        (None, None) => {
+            let message = "there is neither a document nor a part";
+            return Err(invalid_member("document", message.to_owned()));
+        }
+        (Some(_), Some(_)) => {
+            let message = "must not be there beside a document";
+            return Err(invalid_member("part", format!("part: {message}")));
+        }
     };
     let (expected, dry_run) = (request.expected_version, request.dry_run);
     let Terms {
@@ -57,9 +66,6 @@ pub(super) async fn apply(
         author,
         dry_run,
     } = terms(caller, expected, &request.author, dry_run)?;
-    let document = request
-        .document
-        .ok_or_else(|| invalid_member("document", "document is missing".to_owned()))?;
     let wanted = Wanted {
         document: wire::document::from_proto(document).map_err(|it| invalid_document(&it))?,
         mode,
@@ -79,7 +85,13 @@ pub(super) async fn apply(
         version: applied.version,
         differences: applied.differences,
         warnings: applied.warnings.into_iter().map(warning).collect(),
-        untouched: u32::try_from(applied.untouched).unwrap_or(u32::MAX),
+        untouched: u32::try_from(applied.untouched.len()).unwrap_or(u32::MAX),
+        untouched_subjects: applied
+            .untouched
+            .iter()
+            .take(MAX_UNTOUCHED)
+            .map(ToString::to_string)
+            .collect(),
     })
 }
 

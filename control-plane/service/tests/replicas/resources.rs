@@ -45,8 +45,7 @@ fn key(id: &str, digit: &str) -> config::ApiKey {
 
 fn part(document: config::Document) -> admin::ApplyConfigurationRequest {
     admin::ApplyConfigurationRequest {
-        document: Some(document),
-        mode: admin::ApplyMode::Merge.into(),
+        part: Some(document),
         ..admin::ApplyConfigurationRequest::default()
     }
 }
@@ -180,6 +179,15 @@ async fn a_part_is_put_into_the_configuration_and_nothing_else_moves() {
     assert_eq!((shown.version, shown.differences.len()), (1, 1));
     // Two providers and their connections, the combo and the key.
     assert_eq!(shown.untouched, 6);
+    let stays = [
+        "key k",
+        "connection a1",
+        "connection b1",
+        "combo main",
+        "provider alpha",
+        "provider beta",
+    ];
+    assert_eq!(shown.untouched_subjects, stays);
     assert_eq!(one.stored().await, before);
 
     request.dry_run = false;
@@ -219,17 +227,21 @@ async fn a_part_is_put_into_the_configuration_and_nothing_else_moves() {
         ..config::Document::default()
     });
     for (wrong, field) in [
-        (nobody, "connections[3].provider"),
+        (nobody, "connections[a3].provider"),
         (secret, "credentials[nobody]"),
-        (twice, "connections[1]"),
+        (twice, "connections[a3]"),
     ] {
         let refused = one.put(wrong).await.unwrap_err();
         assert_eq!(reason(&refused), "CP0001");
         assert_eq!(blamed(&refused), [field]);
     }
-    let mut unknown = part(new());
-    unknown.mode = 7;
-    assert_eq!(blamed(&one.put(unknown).await.unwrap_err()), ["mode"]);
+    // Which of the two is meant is not guessed.
+    let mut both = part(new());
+    both.document.clone_from(&both.part);
+    assert_eq!(blamed(&one.put(both).await.unwrap_err()), ["part"]);
+    let neither = admin::ApplyConfigurationRequest::default();
+    let refused = one.put(neither).await.unwrap_err();
+    assert_eq!(blamed(&refused), ["document"]);
     assert_eq!(one.configuration_version().await, 2);
 }
 

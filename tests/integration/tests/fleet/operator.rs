@@ -147,6 +147,14 @@ async fn a_new_operator_finds_mends_bans_and_changes_what_they_want() -> Result<
     ] {
         assert!(story.contains(part), "{part} in {story}");
     }
+
+    // What is gone is still known to history, also where it has nothing of what is asked for.
+    said(&world, &["delete", "connection", "two-a"]).await?;
+    for narrowed in [["--kind", "refreshed"], ["--since", "0s"]] {
+        let asked = [["get", "events"].as_slice(), &["two-a"], &narrowed].concat();
+        let nothing = world.fleet.ctl_json(0, &asked).await?;
+        assert_eq!(nothing, serde_json::json!([]), "{narrowed:?}");
+    }
     Ok(())
 }
 
@@ -245,6 +253,9 @@ async fn files_are_compared_and_things_deleted_with_codes_that_scripts_read() ->
         assert_eq!(unnamed.status.code(), Some(65), "{kind}: {unnamed:?}");
         assert!(unnamed.stderr.contains("CP0011"), "{kind}: {unnamed:?}");
     }
+    let lately = ["get", "events", "nothing", "--since", "1h"];
+    let unnamed = world.fleet.ctl(0, &lately).await?;
+    assert_eq!(unnamed.status.code(), Some(65), "{unnamed:?}");
     let none = world
         .fleet
         .ctl_json(0, &["get", "cooldowns", "one-a"])
@@ -257,8 +268,13 @@ async fn files_are_compared_and_things_deleted_with_codes_that_scripts_read() ->
         1,
         "{breakers}"
     );
-    let passed_over = world.fleet.ctl(0, &["get", "keys", "--provider", "two"]);
-    assert_eq!(passed_over.await?.status.code(), Some(64));
+    for passed_over in [
+        ["get", "keys", "--provider", "two"],
+        ["get", "connections", "--limit", "5"],
+    ] {
+        let refused = world.fleet.ctl(0, &passed_over).await?;
+        assert_eq!(refused.status.code(), Some(64), "{refused:?}");
+    }
     let after = version(&world.fleet.ctl_json(0, &["status"]).await?);
     assert_eq!(before, after);
     let done = world.fleet.ctl(0, &["delete", "combo", "main"]).await?;
@@ -274,6 +290,10 @@ async fn files_are_compared_and_things_deleted_with_codes_that_scripts_read() ->
     assert!(put.stdout.contains("+ connection one-c"), "{put:?}");
     assert!(!put.stdout.contains("- "), "{put:?}");
     assert!(put.stderr.contains("8 more"), "{put:?}");
+    assert!(put.stderr.contains("key client"), "{put:?}");
+    let again = world.fleet.ctl_json(0, &["apply", "-f", path]).await?;
+    assert_eq!(again["untouchedCount"], 8, "{again}");
+    assert_eq!(again["untouched"][0], "key client", "{again}");
     let pruned = world
         .fleet
         .ctl(0, &["apply", "-f", path, "--prune"])

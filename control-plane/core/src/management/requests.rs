@@ -47,7 +47,8 @@ pub enum ClearLockouts {
     },
 }
 
-/// Reads what is to be reset; an empty body means every breaker.
+/// Reads what is to be reset; an empty body means every breaker. A connection has none: where one is named without a scope,
+/// everything is meant that it has.
 ///
 /// # Errors
 /// Everything in it that is not understood.
@@ -59,16 +60,21 @@ pub fn read_reset(body: &[u8]) -> Result<Reset, BadRequest> {
     let mut found = Violations::default();
     unknown(&members, &["scope", "provider", "connection"], &mut found);
     let scope = match text(&members, "scope", &mut found).map(ResetScope::of_word) {
-        None => ResetScope::default(),
-        Some(Some(scope)) => scope,
+        None => None,
+        Some(Some(scope)) => Some(scope),
         Some(None) => {
             let words = "must be `breakers`, `cooldowns`, `lockouts` or `all`";
             found.push("scope", words);
-            ResetScope::default()
+            None
         }
     };
     let provider = name(&members, "provider", ProviderId::new, &mut found);
     let connection = name(&members, "connection", ConnectionId::new, &mut found);
+    let scope = scope.unwrap_or(if connection.is_some() {
+        ResetScope::All
+    } else {
+        ResetScope::default()
+    });
     finish(
         found,
         Reset {
@@ -228,6 +234,14 @@ mod tests {
     #[case::all(
         r#"{"scope":"all","provider":"p","connection":"c"}"#,
         Reset { scope: ResetScope::All, provider: Some(provider()), connection: Some(connection()) },
+    )]
+    #[case::a_connection(
+        r#"{"connection":"c"}"#,
+        Reset { scope: ResetScope::All, connection: Some(connection()), ..Reset::default() },
+    )]
+    #[case::breakers_of_a_connection(
+        r#"{"scope":"breakers","connection":"c"}"#,
+        Reset { connection: Some(connection()), ..Reset::default() },
     )]
     #[case::lockouts(
         r#"{"scope":"lockouts"}"#,

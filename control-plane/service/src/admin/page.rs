@@ -67,6 +67,14 @@ impl<K: Ord + Serialize + DeserializeOwned> Page<K> {
         }
     }
 
+    /// All items, for who counts them.
+    pub(crate) fn whole(list: &str) -> Self {
+        Self {
+            size: usize::MAX,
+            ..Self::first(list)
+        }
+    }
+
     /// How many items there may be.
     pub(crate) fn size(&self) -> usize {
         self.size

@@ -148,7 +148,8 @@ async fn health(admin: &Admin) -> Health {
 
 fn state(admin: &Admin, config: &Config) -> Value {
     let now = admin.clock.now();
-    let breakers = admin.breakers(config, None, &Page::first("breakers")).0;
+    let breakers = admin.breakers(config, None, &Page::whole("breakers")).0;
+    let listed = breakers.get(..MAX_LISTED).unwrap_or(&breakers);
     let cooldowns = admin
         .cooldowns(config, None, None, &Page::first("cooldowns"))
         .0;
@@ -162,9 +163,9 @@ fn state(admin: &Admin, config: &Config) -> Value {
     json!({
         "setupComplete": active > 0,
         "activeConnections": enabled,
-        "providerBreakers": breakers.iter().take(MAX_LISTED).map(breaker).collect::<Vec<_>>(),
+        "providerBreakers": listed.iter().map(breaker).collect::<Vec<_>>(),
         "circuitBreakers": breaker_counts(&breakers),
-        "providerHealth": provider_health(&breakers),
+        "providerHealth": provider_health(listed),
         "providerSummary": {
             "configuredCount": config.providers.len(),
             "activeCount": active,

@@ -140,8 +140,8 @@ pub(super) fn cooldown(cooldown: &Cooldown) -> Value {
     let kind = match cooldown.kind() {
         CooldownKind::Unspecified => "unspecified",
         CooldownKind::Connection => "connection",
-        CooldownKind::ConnectionGate => "connection-gate",
-        CooldownKind::ProviderGate => "provider-gate",
+        CooldownKind::ConnectionGate => "connection_gate",
+        CooldownKind::ProviderGate => "provider_gate",
         CooldownKind::Egress => "egress",
     };
     let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());

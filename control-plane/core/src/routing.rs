@@ -97,7 +97,7 @@ pub use delays::remaining_ms;
 pub use driver::{decide, next_target_same_provider};
 pub use emergency::EMERGENCY_TARGET;
 pub use exclusion::MAX_EXCLUSIONS;
-pub use explain::{ExplainedTarget, Explanation, MAX_EXPLAINED, explain};
+pub use explain::{ExplainedTarget, Explanation, MAX_EXPLAINED, availability, explain};
 pub use full_view::WithFull;
 pub use fusion::{Panel, PanelResult, Shortfall};
 pub use key_policy::refused_by_key;

@@ -9,7 +9,7 @@
 //! | `lease` | leases: what clients ask for, and the fence before each attempt under one |
 //! | `admission`, `learned` | whether a request may go to a connection with a limited pace, and what upstreams tell of theirs |
 //! | `handoff` | notes that follow conversations to another account |
-//! | `management`, `explain` | requests to the contract's management endpoints; what a request would find |
+//! | `management`, `availability` | requests to the contract's management endpoints; which models can be had |
 //! | `ask` | a question that any replica can answer |
 //! | `shadow` | our own failures that the control plane has not taken yet |
 //! | `report`, `usage`, `telemetry`, `abandon` | what is told to the control plane |
@@ -23,13 +23,13 @@ mod abandon;
 mod admission;
 mod applied;
 mod ask;
+mod availability;
 mod backoff;
 mod client;
 mod clock;
 mod config;
 mod decide;
 pub mod endpoint;
-mod explain;
 mod handoff;
 mod install;
 mod learned;

@@ -13,7 +13,7 @@ use tidegate_core::ids::{AttemptId, ConnectionId, EgressId, KeyId, ModelId, Prov
 use tidegate_core::lease::{LeaseError, LeaseName, Lifecycle};
 use tidegate_core::outcome::AttemptOutcome;
 use tidegate_core::routing::relay::{HandoffName, Note, Terms};
-use tidegate_core::routing::{Explanation, RequestFacts};
+use tidegate_core::routing::{ModelAvailability, RequestFacts};
 use tidegate_core::time::Timestamp;
 use tidegate_core::usage::{OpenAttempt, UsageRecord};
 use tidegate_plane_client::{
@@ -58,9 +58,13 @@ pub trait ControlPort: Send + Sync + 'static {
     /// Has a request to one of the contract's management endpoints answered; `None` when no control plane does.
     fn manage(&self, call: ManagementCall)
     -> impl Future<Output = Option<ManagementAnswer>> + Send;
-    /// What a request that leaves under this identity would find, as far as it is known here; `None` without a
-    /// configuration.
-    fn explain(&self, facts: &RequestFacts, egress: Option<&EgressId>) -> Option<Explanation>;
+    /// Whether what a request that leaves under this identity asks for can be had, as far as it is known here; `None`
+    /// without a configuration.
+    fn availability(
+        &self,
+        facts: &RequestFacts,
+        egress: Option<&EgressId>,
+    ) -> Option<ModelAvailability>;
     /// Whether a request may go now to a connection with a limited pace. Dropped, it gives back what it may still be
     /// granted.
     fn admit(&self, ask: &AdmissionAsk) -> impl Future<Output = Admission> + Send;
@@ -159,8 +163,12 @@ impl<T: ControlPort> ControlPort for Arc<T> {
         T::manage(self, call)
     }
 
-    fn explain(&self, facts: &RequestFacts, egress: Option<&EgressId>) -> Option<Explanation> {
-        T::explain(self, facts, egress)
+    fn availability(
+        &self,
+        facts: &RequestFacts,
+        egress: Option<&EgressId>,
+    ) -> Option<ModelAvailability> {
+        T::availability(self, facts, egress)
     }
 
     fn admit(&self, ask: &AdmissionAsk) -> impl Future<Output = Admission> + Send {

@@ -23,6 +23,12 @@ pub struct Limits {
     pub head_time: Duration,
     /// Time for a client to send its request body.
     pub body_time: Duration,
+    /// Everything that a management request may take that only looks, a wait for its turn included; and the longest wait for
+    /// a turn to be told which models can be had.
+    pub look_time: Duration,
+    /// Everything that a management request may take that changes something, from when its body is here: a reset writes value
+    /// by value.
+    pub change_time: Duration,
     /// How long a client may refuse to read before its connection is closed, or take nothing of a stream before
     /// the upstream is let go.
     pub stall_time: Duration,
@@ -49,6 +55,8 @@ impl Default for Limits {
             max_part_bytes: 8 * 1024 * 1024,
             head_time: Duration::from_secs(30),
             body_time: Duration::from_secs(60),
+            look_time: Duration::from_secs(2),
+            change_time: Duration::from_secs(10),
             stall_time: Duration::from_secs(120),
             heartbeats: Heartbeats::default(),
             max_connections: 10_000,

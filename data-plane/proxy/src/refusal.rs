@@ -52,6 +52,8 @@ pub(crate) enum Refusal {
     NotConfigured,
     #[error("no control plane answers; try again")]
     ControlPlaneUnreachable,
+    #[error("too many others are being told which models can be had; try again")]
+    ModelsHealthBusy,
     #[error("too many requests are waiting for a cooldown to end")]
     WaitingFull {
         /// When it is worth coming back, in seconds.
@@ -90,6 +92,7 @@ impl Refusal {
             Self::IdempotencyKeyReused => StatusCode::UNPROCESSABLE_ENTITY,
             Self::NotConfigured
             | Self::ControlPlaneUnreachable
+            | Self::ModelsHealthBusy
             | Self::WaitingFull { .. }
             | Self::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
             Self::NotAdmitted(error) => {
@@ -126,6 +129,7 @@ impl Refusal {
             Self::IdempotencyKeyReused => "idempotency_key_reused",
             Self::NotConfigured => "configuration_unavailable",
             Self::ControlPlaneUnreachable => "control_plane_unreachable",
+            Self::ModelsHealthBusy => "models_health_busy",
             Self::WaitingFull { .. } => "wait_queue_full",
             Self::NotAdmitted(error) => error.code(),
             Self::Rejected(rejection) => &rejection.code,
@@ -150,6 +154,7 @@ impl Refusal {
             Self::WaitingFull { retry_after_secs } => Some(*retry_after_secs),
             Self::NotConfigured
             | Self::ControlPlaneUnreachable
+            | Self::ModelsHealthBusy
             | Self::IdempotencyKeyInUse
             | Self::ShuttingDown => Some(1),
             Self::Lease(error) => error.retry_after_seconds(),

@@ -1,11 +1,11 @@
-//! What a client may know of whether a model can be had: an explanation without the names of accounts.
+//! What a client may know of whether a model can be had: how many accounts are excluded by what, and not which.
 
 use std::collections::BTreeMap;
 
 use crate::ids::{ModelId, ProviderId};
 use crate::time::Timestamp;
 
-use super::explain::{ExplainedTarget, Explanation};
+use super::exclusion::ExclusionReason;
 
 /// Whether something can be had now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,72 +91,90 @@ impl Availability {
         }
     }
 
-    fn of_account(account: &ExplainedTarget, now: Timestamp) -> Self {
-        if account.exclusions.is_empty() {
-            return Self::Ok;
-        }
-        if !account.exclusions.iter().all(|it| it.reason.is_timer()) {
-            return Self::Unavailable;
-        }
+    /// Of an account with everything that excludes it, and until when.
+    fn of_account(
+        exclusions: impl Iterator<Item = (ExclusionReason, Option<Timestamp>)>,
+        now: Timestamp,
+    ) -> Self {
+        let mut availability = Self::Ok;
         // When the last of them ends, if all of them say when.
-        let ends: Option<Vec<Timestamp>> = account.exclusions.iter().map(|it| it.until).collect();
-        let last = ends.and_then(|ends| ends.into_iter().max());
-        Self::Cooling {
-            retry_after_ms: last.map(|end| end.remaining_ms(now)),
+        let mut last = Some(Timestamp(0));
+        for (reason, until) in exclusions {
+            if !reason.is_timer() {
+                return Self::Unavailable;
+            }
+            last = last.zip(until).map(|(one, other)| one.max(other));
+            availability = Self::Cooling {
+                retry_after_ms: last.map(|end| end.remaining_ms(now)),
+            };
         }
+        availability
     }
 }
 
 impl ModelAvailability {
-    /// What an explanation comes to.
-    #[must_use]
-    pub fn of(explanation: &Explanation, now: Timestamp) -> Self {
-        let mut targets: Vec<TargetAvailability> = Vec::new();
-        for account in &explanation.targets {
-            let is_same = |it: &&mut TargetAvailability| {
-                it.provider == account.provider && it.model == account.model
-            };
-            match targets.last_mut().filter(is_same) {
-                Some(target) => target.add(account, now),
-                None => {
-                    let mut target = TargetAvailability {
-                        provider: account.provider.clone(),
-                        model: account.model.clone(),
-                        availability: Availability::Unavailable,
-                        accounts: 0,
-                        available: 0,
-                        excluded: BTreeMap::new(),
-                    };
-                    target.add(account, now);
-                    targets.push(target);
-                }
-            }
-        }
-        let all = targets.iter().map(|target| target.availability);
+    /// Of a model without a target.
+    pub(super) fn unknown() -> Self {
         Self {
-            availability: all.fold(Availability::Unknown, Availability::or),
-            targets,
+            availability: Availability::Unknown,
+            targets: Vec::new(),
         }
+    }
+
+    /// Counts the next target, together with the one before if that is the same with other accounts.
+    pub(super) fn add_target(
+        &mut self,
+        provider: &ProviderId,
+        model: &ModelId,
+        count: impl FnOnce(&mut TargetAvailability),
+    ) {
+        let is_same = |it: &mut TargetAvailability| it.provider == *provider && it.model == *model;
+        let mut target = self
+            .targets
+            .pop_if(is_same)
+            .unwrap_or_else(|| TargetAvailability::none(provider, model));
+        count(&mut target);
+        self.availability = self.availability.or(target.availability);
+        self.targets.push(target);
     }
 }
 
 impl TargetAvailability {
-    fn add(&mut self, account: &ExplainedTarget, now: Timestamp) {
-        let availability = Availability::of_account(account, now);
+    fn none(provider: &ProviderId, model: &ModelId) -> Self {
+        Self {
+            provider: provider.clone(),
+            model: model.clone(),
+            availability: Availability::Unavailable,
+            accounts: 0,
+            available: 0,
+            excluded: BTreeMap::new(),
+        }
+    }
+
+    /// Counts an account with everything that excludes it, and until when.
+    pub(super) fn add_account(
+        &mut self,
+        exclusions: impl Iterator<Item = (ExclusionReason, Option<Timestamp>)> + Clone,
+        now: Timestamp,
+    ) {
+        let availability = Availability::of_account(exclusions.clone(), now);
         self.availability = self.availability.or(availability);
-        self.accounts = self
-            .accounts
-            .saturating_add(u32::from(account.connection.is_some()));
+        self.accounts = self.accounts.saturating_add(1);
         self.available = self
             .available
             .saturating_add(u32::from(availability == Availability::Ok));
-        for exclusion in &account.exclusions {
-            let word = exclusion.reason.as_str();
-            // Which of the terminal states it is concerns operators.
-            let word = word.split(':').next().unwrap_or(word);
-            let count = self.excluded.entry(word).or_default();
-            *count = count.saturating_add(1);
+        for (reason, _) in exclusions {
+            self.exclude(reason);
         }
+    }
+
+    /// Counts a reason, of an account or of the target itself.
+    pub(super) fn exclude(&mut self, reason: ExclusionReason) {
+        let word = reason.as_str();
+        // Which of the terminal states it is concerns operators.
+        let word = word.split(':').next().unwrap_or(word);
+        let count = self.excluded.entry(word).or_default();
+        *count = count.saturating_add(1);
     }
 }
 
@@ -166,98 +184,62 @@ mod tests {
 
     use super::*;
     use crate::classify::TerminalKind;
-    use crate::ids::ConnectionId;
-    use crate::routing::{Decision, Exclusion, ExclusionReason, Rejection};
 
     const NOW: Timestamp = Timestamp(1_000);
 
-    /// An account with what excludes it, until when.
-    fn account(
-        provider: &str,
-        connection: Option<&str>,
-        exclusions: &[(ExclusionReason, Option<u64>)],
-    ) -> ExplainedTarget {
-        let id = ProviderId::new(provider).unwrap();
-        let model = ModelId::new("m").unwrap();
-        let connection = connection.map(|it| ConnectionId::new(it).unwrap());
-        ExplainedTarget {
-            provider: id.clone(),
-            connection: connection.clone(),
-            model: model.clone(),
-            chosen: false,
-            pinned: false,
-            exclusions: exclusions
-                .iter()
-                .map(|(reason, until)| Exclusion {
-                    provider: id.clone(),
-                    connection: connection.clone(),
-                    model: model.clone(),
-                    reason: *reason,
-                    until: until.map(Timestamp),
-                    cause: None,
-                    origin: None,
-                })
-                .collect(),
-        }
-    }
+    /// What excludes an account, until when.
+    type Account = Vec<(ExclusionReason, Option<u64>)>;
 
-    fn of(targets: Vec<ExplainedTarget>) -> ModelAvailability {
-        let decision = Decision::Reject(Box::new(Rejection {
-            status: 503,
-            code: String::new(),
-            error_type: String::new(),
-            message: String::new(),
-            retry_after_secs: None,
-            pass_through: false,
-            terminal_reason: String::new(),
-            pool_size: 0,
-            attempted: 0,
-            excluded: Vec::new(),
-            lease: None,
-        }));
-        let explanation = Explanation {
-            targets,
-            omitted: 0,
-            decision,
-        };
-        ModelAvailability::of(&explanation, NOW)
+    /// Targets with their accounts.
+    fn of(targets: Vec<(&str, Vec<Account>)>) -> ModelAvailability {
+        let mut told = ModelAvailability::unknown();
+        for (provider, accounts) in targets {
+            let provider = ProviderId::new(provider).unwrap();
+            let model = ModelId::new("m").unwrap();
+            told.add_target(&provider, &model, |target| {
+                for account in &accounts {
+                    let exclusions = account.iter();
+                    let exclusions = exclusions.map(|(why, until)| (*why, until.map(Timestamp)));
+                    target.add_account(exclusions, NOW);
+                }
+                if accounts.is_empty() {
+                    target.exclude(ExclusionReason::Unavailable);
+                }
+            });
+        }
+        told
     }
 
     const COOLING: ExclusionReason = ExclusionReason::ConnectionCooldown;
     const LOCKED: ExclusionReason = ExclusionReason::ModelLockout;
+    const BANNED: ExclusionReason = ExclusionReason::Terminal(TerminalKind::Banned);
 
     #[rstest]
     #[case::nothing_is_there(vec![], Availability::Unknown)]
     #[case::one_is_free(
-        vec![account("p", Some("a"), &[(COOLING, Some(9_000))]), account("p", Some("b"), &[])],
+        vec![("p", vec![vec![(COOLING, Some(9_000))], vec![]])],
         Availability::Ok,
     )]
     #[case::the_first_that_is_free_again(
-        vec![
-            account("p", Some("a"), &[(COOLING, Some(9_000)), (LOCKED, Some(3_000))]),
-            account("p", Some("b"), &[(LOCKED, Some(7_000))]),
-            account("p", Some("c"), &[(ExclusionReason::Disabled, None), (COOLING, Some(2_000))]),
-        ],
+        vec![("p", vec![
+            vec![(COOLING, Some(9_000)), (LOCKED, Some(3_000))],
+            vec![(LOCKED, Some(7_000))],
+            vec![(ExclusionReason::Disabled, None), (COOLING, Some(2_000))],
+        ])],
         Availability::Cooling { retry_after_ms: Some(6_000) },
     )]
     #[case::nobody_knows_when(
-        vec![account("p", Some("a"), &[(COOLING, Some(9_000)), (LOCKED, None)])],
+        vec![("p", vec![vec![(COOLING, Some(9_000)), (LOCKED, None)]])],
         Availability::Cooling { retry_after_ms: None },
     )]
     #[case::of_another_target(
-        vec![account("p", Some("a"), &[(ExclusionReason::Disabled, None)]), account("q", Some("b"), &[])],
+        vec![("p", vec![vec![(ExclusionReason::Disabled, None)]]), ("q", vec![vec![]])],
         Availability::Ok,
     )]
-    #[case::for_good(
-        vec![account("p", Some("a"), &[(ExclusionReason::Terminal(TerminalKind::Banned), None)])],
-        Availability::Unavailable,
-    )]
-    #[case::without_an_account(
-        vec![account("p", None, &[(ExclusionReason::Unavailable, None)])],
-        Availability::Unavailable,
-    )]
+    #[case::for_good(vec![("p", vec![vec![(BANNED, None)]])], Availability::Unavailable)]
+    #[case::without_an_account(vec![("p", vec![])], Availability::Unavailable)]
     fn the_best_account_says_what_can_be_had(
-        #[case] targets: Vec<ExplainedTarget>,
+        #[case] targets: Vec<(&str, Vec<Account>)>,
         #[case] expected: Availability,
     ) {
         assert_eq!(of(targets).availability, expected);
@@ -266,18 +248,16 @@ mod tests {
     #[test]
     fn accounts_are_counted_and_not_named() {
         let told = of(vec![
-            account(
+            (
                 "p",
-                Some("a"),
-                &[(COOLING, Some(2_000)), (LOCKED, Some(2_000))],
+                vec![
+                    vec![(COOLING, Some(2_000)), (LOCKED, Some(2_000))],
+                    vec![(COOLING, Some(2_000))],
+                ],
             ),
-            account("p", Some("b"), &[(COOLING, Some(2_000))]),
-            account(
-                "p",
-                Some("c"),
-                &[(ExclusionReason::Terminal(TerminalKind::Banned), None)],
-            ),
-            account("q", None, &[(ExclusionReason::Unavailable, None)]),
+            // The same with other accounts.
+            ("p", vec![vec![(BANNED, None)]]),
+            ("q", vec![]),
         ]);
         let [first, second] = &*told.targets else {
             panic!("{told:?}");
@@ -290,5 +270,6 @@ mod tests {
         ];
         assert_eq!(first.excluded, BTreeMap::from(excluded));
         assert_eq!((second.accounts, second.available), (0, 0));
+        assert_eq!(second.excluded, BTreeMap::from([("unavailable", 1)]));
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use crate::ids::{ConnectionId, ModelId, ProviderId};
 
 use super::accounts::{Past, Scene, exclusion, no_account};
+use super::availability::ModelAvailability;
 use super::driver::{Driver, decide};
 use super::exhaustion::Exhaustion;
 use super::order::Sequence;
@@ -112,6 +113,39 @@ pub fn explain(input: &Input<'_>) -> Explanation {
         omitted,
         decision,
     }
+}
+
+/// Whether the model that a request names can be had now: every account counts, however many there are.
+#[must_use]
+pub fn availability(input: &Input<'_>) -> ModelAvailability {
+    let mut told = ModelAvailability::unknown();
+    let Some(route) = resolve_request(input.config, input.facts) else {
+        return told;
+    };
+    let so_far = found_again(input, &route);
+    let input = &Input {
+        so_far: &so_far,
+        ..*input
+    };
+    let view = PrivateView::new(input, &route);
+    let scene = Scene::new(input, &route, &view);
+    let exhaustion = Exhaustion::default();
+    let past = Past::of_fresh_target(&exhaustion);
+    let targets = order(&scene);
+    for target in targets.into_iter().filter_map(|it| route.targets.get(it)) {
+        told.add_target(&target.provider, &target.model, |told| {
+            let mut is_empty = true;
+            scene.for_each_account(target, past, input.now, |_, hits| {
+                is_empty = false;
+                let exclusions = hits.iter().map(|hit| (hit.reason, hit.until));
+                told.add_account(exclusions, input.now);
+            });
+            if is_empty {
+                told.exclude(no_account(target).reason);
+            }
+        });
+    }
+    told
 }
 
 /// All targets: those that would be tried in their order, then those that the strategy ruled out.

@@ -6,7 +6,7 @@ use tidegate_core::ids::{AttemptId, ConnectionId, EgressId, KeyId, ModelId, Prov
 use tidegate_core::lease::{LeaseError, LeaseName, Lifecycle};
 use tidegate_core::outcome::AttemptOutcome;
 use tidegate_core::routing::relay::{HandoffName, Note, Terms};
-use tidegate_core::routing::{Explanation, RequestFacts};
+use tidegate_core::routing::{ModelAvailability, RequestFacts};
 use tidegate_core::time::Timestamp;
 use tidegate_core::usage::{OpenAttempt, UsageRecord};
 use tidegate_plane_client::{
@@ -58,8 +58,12 @@ impl ControlPort for PlaneClient {
         Self::manage(self, call).await
     }
 
-    fn explain(&self, facts: &RequestFacts, egress: Option<&EgressId>) -> Option<Explanation> {
-        Self::explain(self, facts, egress)
+    fn availability(
+        &self,
+        facts: &RequestFacts,
+        egress: Option<&EgressId>,
+    ) -> Option<ModelAvailability> {
+        Self::availability(self, facts, egress)
     }
 
     async fn admit(&self, ask: &AdmissionAsk) -> Admission {

@@ -15,6 +15,7 @@ use tidegate_core::config::{ApiKey, Config, Protocol};
 use tidegate_core::routing::{
     Availability, ModelAvailability, RequestFacts, TargetAvailability, resolve,
 };
+use tokio::time::timeout;
 
 use crate::control_port::ControlPort;
 use crate::identify;
@@ -54,14 +55,14 @@ pub(super) async fn answer<C: ControlPort>(
     let total = names.len();
     names.truncate(MAX_MODELS);
     // It walks every account of every model: one of them at a time, between other things.
-    let _turn = shared.models_health.acquire().await;
+    let turn = timeout(shared.limits.look_time, shared.models_health.acquire()).await;
+    let _turn = turn.map_err(|_elapsed| Refusal::ModelsHealthBusy)?;
     let observed_at = shared.control.now().iso();
     let mut data = Vec::with_capacity(names.len());
     for name in names {
         let facts = facts(config, &name, key.clone());
         let egress = shared.limits.egress.as_ref();
-        let explanation = shared.control.explain(&facts, egress);
-        let told = explanation.map(|it| ModelAvailability::of(&it, shared.control.now()));
+        let told = shared.control.availability(&facts, egress);
         data.push(entry(&name, told.as_ref(), &observed_at));
         tokio::task::yield_now().await;
     }

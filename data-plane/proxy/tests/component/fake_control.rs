@@ -17,8 +17,8 @@ use tidegate_core::lease::{LeaseError, LeaseName, Lifecycle};
 use tidegate_core::outcome::{Attempt, AttemptOutcome};
 use tidegate_core::routing::relay::{HandoffName, Note, Served, Standing, Terms, wanted};
 use tidegate_core::routing::{
-    self, AttemptsSoFar, Decision, DecisionTurns, Explanation, Input, PriorAttempt, RequestFacts,
-    View,
+    self, AttemptsSoFar, Decision, DecisionTurns, Input, ModelAvailability, PriorAttempt,
+    RequestFacts, View,
 };
 use tidegate_core::state::apply::{Subject, apply};
 use tidegate_core::state::{ConnectionState, Event, ProviderState};
@@ -487,9 +487,13 @@ impl ControlPort for FakeControl {
         self.managed.lock().clone()
     }
 
-    fn explain(&self, facts: &RequestFacts, egress: Option<&EgressId>) -> Option<Explanation> {
+    fn availability(
+        &self,
+        facts: &RequestFacts,
+        egress: Option<&EgressId>,
+    ) -> Option<ModelAvailability> {
         let snapshot = self.snapshot()?;
-        Some(routing::explain(&Input {
+        Some(routing::availability(&Input {
             config: &snapshot.config,
             view: &*self.hot.lock(),
             facts,

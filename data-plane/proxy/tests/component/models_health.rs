@@ -1,7 +1,10 @@
 //! `GET /v1/models/health`.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use tidegate_fake_upstream::{Mode, Selector};
+use tidegate_proxy::Limits;
 
 use crate::bench::{Bench, LEASE_KEY, Options, chat};
 use crate::client::Client;
@@ -102,4 +105,33 @@ async fn a_key_is_told_of_what_it_may_ask_for_and_nobody_else_of_anything() {
         (stranger.status, stranger.code().as_str()),
         (401, "invalid_api_key")
     );
+}
+
+#[tokio::test]
+async fn who_does_not_come_to_its_turn_is_told_to_come_back() {
+    let bench = Bench::start_with(Options {
+        limits: Limits {
+            look_time: Duration::ZERO,
+            ..Limits::default()
+        },
+        ..Options::default()
+    })
+    .await;
+    let mut busy = None;
+    let mut told = false;
+    while busy.is_none() || !told {
+        let asking = (0..30).map(|_| bench.client.get(PATH));
+        for reply in futures::future::join_all(asking).await {
+            match reply.status {
+                200 => told = true,
+                _ => busy = Some(reply),
+            }
+        }
+    }
+    let busy = busy.unwrap();
+    assert_eq!(
+        (busy.status, busy.code().as_str()),
+        (503, "models_health_busy")
+    );
+    assert_eq!(busy.header("retry-after"), Some("1"));
 }

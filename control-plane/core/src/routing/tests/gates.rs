@@ -246,6 +246,27 @@ fn an_explanation_is_bounded() {
     assert_eq!(explanation.omitted, 500);
 }
 
+#[test]
+fn whether_a_model_can_be_had_is_told_of_every_account() {
+    let names: Vec<String> = (0..1_500)
+        .map(|number| format!("p1/k{number:04}"))
+        .collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut world = World::combo(&names, &["p1/m"], json!({}), no_waits());
+    // Only the last one is not cooling.
+    for name in names.iter().rev().skip(1) {
+        let (_, connection) = name.split_once('/').unwrap();
+        world.connection_state(connection, cooling(60_000, Reason::ServerError));
+    }
+    let told = world.with_input(availability);
+    assert_eq!(told.availability, Availability::Ok);
+    let [target] = &*told.targets else {
+        panic!("{told:?}");
+    };
+    assert_eq!((target.accounts, target.available), (1_500, 1));
+    assert_eq!(target.excluded["connection_cooldown"], 1_499);
+}
+
 /// The combo `c` of two accounts of `p1`, with the gate as given and the provider held.
 fn held_for(left_ms: u64) -> World {
     let mut world = World::combo(&["p1/k1", "p1/k2"], &["p1/m"], json!({}), no_waits());

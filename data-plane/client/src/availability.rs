@@ -1,9 +1,9 @@
-//! What a request would find, as far as it is known here: the configuration, the view as it was followed, and our own
+//! Whether what a request asks for can be had, as far as it is known here: the configuration, the view as it was followed, and our own
 //! failures that are not in it yet. Nothing is asked, taken or counted.
 
 use tidegate_core::ids::{ConnectionId, EgressId};
 use tidegate_core::routing::{
-    self, AttemptsSoFar, DecisionTurns, Explanation, Input, RequestFacts,
+    self, AttemptsSoFar, DecisionTurns, Input, ModelAvailability, RequestFacts,
 };
 use tokio::time::Instant;
 
@@ -11,9 +11,13 @@ use crate::PlaneClient;
 use crate::shadow::Scene;
 
 impl PlaneClient {
-    /// Explains a request that would leave under this identity; `None` without a configuration.
+    /// Tells it of a request that would leave under this identity; `None` without a configuration.
     #[must_use]
-    pub fn explain(&self, facts: &RequestFacts, egress: Option<&EgressId>) -> Option<Explanation> {
+    pub fn availability(
+        &self,
+        facts: &RequestFacts,
+        egress: Option<&EgressId>,
+    ) -> Option<ModelAvailability> {
         let inner = &self.inner;
         let moment = Instant::now();
         let snapshot = self.snapshot()?;
@@ -25,7 +29,7 @@ impl PlaneClient {
             newest_attempt: inner.newest_attempt(),
         };
         inner.shadow.refresh(scene, moment, inner.is_following());
-        Some(routing::explain(&Input {
+        Some(routing::availability(&Input {
             config: &snapshot.config,
             view: &inner.shadow.over(&inner.view),
             facts,

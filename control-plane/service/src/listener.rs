@@ -3,7 +3,7 @@
 //! | what a client may do wrong | what happens |
 //! |---|---|
 //! | send nothing, its head too slowly, or no TLS handshake | the connection is closed after [`HEAD_LIMIT`] |
-//! | refuse to read, or never leave | the connection ends after [`CONNECTION_AGE`] and [`GRACE`] |
+//! | refuse to read, or never leave | no request begins after [`CONNECTION_AGE`], and the connection ends [`LAST_REQUEST`] later |
 //! | open too many connections | they wait in the kernel's queue |
 
 use std::convert::Infallible;
@@ -28,9 +28,11 @@ use tokio_util::task::TaskTracker;
 const MAX_CONNECTIONS: usize = 128;
 /// Limit of a TLS handshake, and of reading a request's head.
 const HEAD_LIMIT: Duration = Duration::from_secs(5);
-/// How long a connection may live; after its answer under way it is closed.
-const CONNECTION_AGE: Duration = Duration::from_secs(60);
-/// How long an answer may take that is under way at the end.
+/// After this a connection is closed with the answer under way, and begins no other request.
+const CONNECTION_AGE: Duration = Duration::from_secs(35);
+/// How long the request that is under way then may take: its body and a change have ten seconds each, and it is to be told.
+const LAST_REQUEST: Duration = Duration::from_secs(25);
+/// How long an answer may take that is under way when the listener is stopped.
 const GRACE: Duration = Duration::from_secs(5);
 /// Pause after a failure to accept, for example for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -113,7 +115,14 @@ where
     let ended = tokio::select! {
         ended = connection.as_mut() => Some(ended),
         () = stop.cancelled() => None,
-        () = tokio::time::sleep(CONNECTION_AGE) => None,
+        () = tokio::time::sleep(CONNECTION_AGE) => {
+            connection.as_mut().graceful_shutdown();
+            tokio::select! {
+                ended = connection.as_mut() => Some(ended),
+                () = stop.cancelled() => None,
+                () = tokio::time::sleep(LAST_REQUEST) => Some(Ok(())),
+            }
+        }
     };
     let ended = match ended {
         Some(ended) => ended,

@@ -1,7 +1,8 @@
 //! The contract's management endpoints (`sessions-and-streams.md` §5.4), implemented once (decision 61).
 //!
 //! A request comes in two ways: over a listener of this replica ([`crate::plane::ControlPlane::serve_api`]), or forwarded by
-//! a data plane over gRPC. Both end in `Rest::answer`, which knows nothing of either. What is done is what the gRPC admin
+//! a data plane over gRPC. Both end in `Rest::answer`, which knows nothing of either, and reads no body before it knows that
+//! its sender may do what it asks for. What is done is what the gRPC admin
 //! API does, by the same use cases; here are only paths, rights and shapes.
 //!
 //! **Stance:** fail-closed. Nobody is let in who does not show who they are, also where gRPC on a loopback address asks for
@@ -13,6 +14,7 @@ mod over_http;
 mod shapes;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, StatusCode};
@@ -21,6 +23,7 @@ use tidegate_core::management::{
     ClearLockouts, Operation, Resource, Right, read_clear, read_patch, read_reset,
 };
 use tidegate_core::settings::sections;
+use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::access::{Access, Caller, Denied, Need};
@@ -36,6 +39,9 @@ use shapes::{error_body, failure_body, invalid_body, lockouts};
 
 pub(crate) use over_http::respond;
 pub use over_http::{ApiTls, ApiTlsError};
+
+/// How long a change of settings may take to be saved, from when its body is here. Data planes wait as long for any change.
+const CHANGE_LIMIT: Duration = Duration::from_secs(10);
 
 /// A path that a replica serves over HTTP, for whoever checks that none is forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +100,8 @@ pub(crate) struct Asked<'a> {
     pub(crate) path: &'a str,
     /// The `Authorization` header.
     pub(crate) authorization: Option<&'a str>,
-    pub(crate) body: &'a [u8],
+    /// For how long somebody waits for the answer, where that is known.
+    pub(crate) remaining: Option<Duration>,
 }
 
 /// What is answered: JSON, or nothing.
@@ -104,6 +111,8 @@ pub(crate) struct Answer {
     pub(crate) body: Bytes,
     /// For an `Allow` header.
     pub(crate) allow: Option<&'static str>,
+    /// The rest of what the client sends must not be taken for another request.
+    pub(crate) closes: bool,
 }
 
 impl Answer {
@@ -116,6 +125,7 @@ impl Answer {
             status,
             body: body.to_string().into(),
             allow: None,
+            closes: false,
         }
     }
 
@@ -134,7 +144,11 @@ enum Change {
         done: &'static str,
     },
     Lockouts(ClearLockouts),
-    Settings(Map<String, Value>),
+    Settings {
+        patch: Map<String, Value>,
+        /// It is not made after this.
+        deadline: Instant,
+    },
 }
 
 /// Answers.
@@ -158,8 +172,13 @@ impl Rest {
         }
     }
 
-    /// Answers one request. Dropped before, it still does what was begun.
-    pub(crate) async fn answer(&self, asked: Asked<'_>) -> Answer {
+    /// Answers one request, whose body is only read if there is something to be done with it; what it cannot be read for is
+    /// the answer then. Dropped before, it still does what was begun.
+    pub(crate) async fn answer(
+        &self,
+        asked: Asked<'_>,
+        body: impl Future<Output = Result<Bytes, Answer>> + Send,
+    ) -> Answer {
         let Some(resource) = Resource::find(asked.path) else {
             let message = "there is no such path here";
             return Answer::refused(StatusCode::NOT_FOUND, "unknown_path", message);
@@ -169,6 +188,7 @@ impl Rest {
                 status: StatusCode::NO_CONTENT,
                 body: Bytes::new(),
                 allow: Some(resource.allow),
+                closes: false,
             };
         }
         let Some(operation) = resource.operation(asked.method) else {
@@ -179,13 +199,18 @@ impl Rest {
                 ..Answer::refused(status, "method_not_allowed", message)
             };
         };
-        let answer = self.answer_to(operation, asked).await;
+        let answer = self.answer_to(operation, asked, body).await;
         let metrics = &self.admin.metrics.rest;
         metrics.answered(operation, Ending::of(answer.status));
         answer
     }
 
-    async fn answer_to(&self, operation: Operation, asked: Asked<'_>) -> Answer {
+    async fn answer_to(
+        &self,
+        operation: Operation,
+        asked: Asked<'_>,
+        body: impl Future<Output = Result<Bytes, Answer>> + Send,
+    ) -> Answer {
         let need = match operation.right() {
             Right::Anyone => {
                 let shown = asked.authorization.is_some();
@@ -199,6 +224,18 @@ impl Rest {
             Ok(caller) => caller,
             Err(denied) => return refused_caller(denied),
         };
+        let body = if matches!(need, Need::Manage) {
+            match body.await {
+                Ok(body) => body,
+                Err(unread) => return unread,
+            }
+        } else {
+            Bytes::new()
+        };
+        let limit = asked
+            .remaining
+            .map_or(CHANGE_LIMIT, |it| it.min(CHANGE_LIMIT));
+        let deadline = Instant::now() + limit;
         let Some(current) = self.admin.config.current() else {
             let message = "there is no configuration yet";
             return failed(StatusCode::SERVICE_UNAVAILABLE, Refusal::NotReady, message);
@@ -215,7 +252,7 @@ impl Rest {
                 selection: of_everything(Scope::Breakers),
                 done: "success",
             }),
-            Operation::Reset => read_reset(asked.body).map(|reset| Change::Reset {
+            Operation::Reset => read_reset(&body).map(|reset| Change::Reset {
                 selection: Selection {
                     scope: reset.scope,
                     provider: reset.provider,
@@ -224,8 +261,10 @@ impl Rest {
                 },
                 done: "ok",
             }),
-            Operation::PatchSettings => read_patch(asked.body).map(Change::Settings),
-            Operation::ClearLockouts => read_clear(asked.body).map(Change::Lockouts),
+            Operation::PatchSettings => {
+                read_patch(&body).map(|patch| Change::Settings { patch, deadline })
+            }
+            Operation::ClearLockouts => read_clear(&body).map(Change::Lockouts),
         };
         let change = match change {
             Ok(change) => change,
@@ -258,6 +297,7 @@ impl Rest {
             status: StatusCode::OK,
             body: all.clone(),
             allow: None,
+            closes: false,
         }
     }
 
@@ -272,7 +312,9 @@ impl Rest {
                 self.reset(caller, current, &selection, done).await
             }
             Change::Lockouts(cleared) => self.clear_lockouts(caller, current, cleared).await,
-            Change::Settings(patch) => self.patch_settings(caller, &patch).await,
+            Change::Settings { patch, deadline } => {
+                self.patch_settings(caller, &patch, deadline).await
+            }
         };
         self.health.forget();
         answer
@@ -341,11 +383,17 @@ impl Rest {
         })
     }
 
-    async fn patch_settings(&self, caller: &Caller, patch: &Map<String, Value>) -> Answer {
+    async fn patch_settings(
+        &self,
+        caller: &Caller,
+        patch: &Map<String, Value>,
+        deadline: Instant,
+    ) -> Answer {
         let terms = Terms {
             expected: None,
             author: caller.to_string(),
             dry_run: false,
+            deadline: Some(deadline),
         };
         if let Err(error) = self.admin.config.patch_settings(patch, &terms).await {
             return refused_patch(error);
@@ -397,6 +445,8 @@ fn refused_reset(refused: &Refused) -> Answer {
     failed(status, refusal, &refused.to_string())
 }
 
+/// Some of these cannot come of a patch, which expects no version, deletes nothing and seals nothing. They are told like the
+/// others, so that a new way to make a change is never without an answer.
 fn refused_patch(error: ApplyError) -> Answer {
     let message = error.to_string();
     let (status, refusal) = match error {
@@ -411,6 +461,7 @@ fn refused_patch(error: ApplyError) -> Answer {
         }
         ApplyError::Missing(_) => (StatusCode::NOT_FOUND, Refusal::NotFound),
         ApplyError::SealedElsewhere { .. } => (StatusCode::CONFLICT, Refusal::SealedElsewhere),
+        ApplyError::TooLate => (StatusCode::SERVICE_UNAVAILABLE, Refusal::TooLate),
         ApplyError::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, Refusal::DurableStoreAway),
         ApplyError::Indeterminate(_) => (StatusCode::INTERNAL_SERVER_ERROR, Refusal::Indeterminate),
         ApplyError::Refused(_) | ApplyError::NotInForce { .. } | ApplyError::Seal(_) => {

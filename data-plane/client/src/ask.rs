@@ -1,8 +1,8 @@
 //! A question that any replica can answer, put to one after the other within one limit.
 //!
 //! It may be repeated, and it does not matter who answers. So a replica that fails is followed by the next at once, and
-//! one that takes long is joined by another. None of it says anything about how replicas decide, so none is suspected for
-//! it.
+//! one that takes long is joined by another, unless what is asked for must not be under way twice. None of it says anything
+//! about how replicas decide, so none is suspected for it.
 
 use std::time::Duration;
 
@@ -22,6 +22,15 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 type Call<T> = BoxFuture<'static, (String, Result<Response<T>, Status>)>;
 
+/// Whether a replica that takes long is joined by another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Company {
+    /// It is.
+    Joined,
+    /// It is waited for, since it may still do what it was asked for.
+    Alone,
+}
+
 /// Whether replicas that all failed are asked again while there is time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Persist {
@@ -37,6 +46,7 @@ impl Inner {
         &self,
         limit: Duration,
         persist: Persist,
+        company: Company,
         call: impl Fn(PlaneChannel) -> F,
     ) -> Option<T>
     where
@@ -44,8 +54,12 @@ impl Inner {
         F: Future<Output = Result<Response<T>, Status>> + Send + 'static,
     {
         let deadline = Instant::now() + limit;
+        let patience = match company {
+            Company::Joined => limit / PATIENCE_PARTS,
+            Company::Alone => limit,
+        };
         loop {
-            let answer = self.ask_each_once(limit, deadline, &call).await;
+            let answer = self.ask_each_once(patience, deadline, &call).await;
             let again = Instant::now() + PAUSE;
             if answer.is_some() || persist == Persist::Once || again >= deadline {
                 return answer;
@@ -56,7 +70,7 @@ impl Inner {
 
     async fn ask_each_once<T, F>(
         &self,
-        limit: Duration,
+        patience: Duration,
         deadline: Instant,
         call: impl Fn(PlaneChannel) -> F,
     ) -> Option<T>
@@ -64,7 +78,6 @@ impl Inner {
         T: Send + 'static,
         F: Future<Output = Result<Response<T>, Status>> + Send + 'static,
     {
-        let patience = limit / PATIENCE_PARTS;
         let mut asked = Asked::default();
         let mut calls: FuturesUnordered<Call<T>> = FuturesUnordered::new();
         loop {

@@ -80,10 +80,6 @@ pub struct Limits {
     pub decide_managed: Duration,
     /// Everything that a question about a lease may take.
     pub lease: Duration,
-    /// Everything that a management request may take that only looks.
-    pub management_read: Duration,
-    /// Everything that one may take that changes something: a reset writes value by value.
-    pub management_change: Duration,
     /// Questions without an answer in a row, after which decisions are made here at once.
     pub timeouts_until_local: u32,
     /// How often the control plane is tried while decisions are made here.
@@ -131,8 +127,6 @@ impl Default for Limits {
             decide_slow: Duration::from_secs(1),
             decide_managed: Duration::from_secs(1),
             lease: Duration::from_secs(1),
-            management_read: Duration::from_secs(2),
-            management_change: Duration::from_secs(10),
             timeouts_until_local: 3,
             retry_decide_every: Duration::from_millis(500),
             silence: Duration::from_secs(3),

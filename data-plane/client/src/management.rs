@@ -1,19 +1,20 @@
 //! The contract's management endpoints, asked for on behalf of a client (decision 61).
 //!
 //! **Stance:** nothing is decided here, neither what is answered nor who may ask: what the client showed travels with its
-//! request. All of it may be repeated, so it goes to whichever replica answers.
+//! request. All of it may be repeated, so it goes to whichever replica answers. A change is put to one replica at a time, and
+//! travels with the time that is left: one that came too late would undo what was changed after it.
 
 use std::fmt;
-use std::time::Duration;
 
 use bytes::Bytes;
 use secrecy::{ExposeSecret as _, SecretString};
 use tidegate_core::management::{Operation, Right};
 use tidegate_proto::management::v1 as proto;
 use tidegate_proto::management::v1::management_service_client::ManagementServiceClient;
+use tokio::time::Instant;
 
 use crate::PlaneClient;
-use crate::ask::Persist;
+use crate::ask::{Company, Persist};
 
 /// A client's request to a management endpoint.
 #[derive(Clone)]
@@ -28,6 +29,8 @@ pub struct ManagementCall {
     pub authorization: Option<SecretString>,
     /// Its body.
     pub body: Bytes,
+    /// Nobody waits for an answer any more.
+    pub deadline: Instant,
 }
 
 impl fmt::Debug for ManagementCall {
@@ -51,24 +54,34 @@ pub struct ManagementAnswer {
 }
 
 impl PlaneClient {
-    /// Has a management request answered, within [`crate::Limits::management_read`] or
-    /// [`crate::Limits::management_change`]. `None` without an answer; a change may have been made then.
+    /// Has a management request answered by its deadline. `None` without an answer; a change may have been made then.
+    /// Settings that were not being saved by then are not changed later.
     pub async fn manage(&self, call: ManagementCall) -> Option<ManagementAnswer> {
         let inner = &self.inner;
-        let limit = inner.management_limit(call.operation);
+        let deadline = call.deadline;
+        let company = match call.operation.right() {
+            Right::Anyone | Right::Read => Company::Joined,
+            Right::Manage => Company::Alone,
+        };
         let authorization = call.authorization.as_ref();
         let request = proto::CallRequest {
             method: call.method,
             path: call.path.to_owned(),
             authorization: authorization.map(|shown| shown.expose_secret().to_owned()),
             body: call.body.into(),
+            remaining_ms: None,
         };
         let ask = |channel| {
-            let request = request.clone();
+            let left = deadline.saturating_duration_since(Instant::now());
+            let request = proto::CallRequest {
+                remaining_ms: Some(u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
+                ..request.clone()
+            };
             let mut client = ManagementServiceClient::new(channel);
             async move { client.call(request).await }
         };
-        let answer = inner.ask_any(limit, Persist::Once, ask).await;
+        let limit = deadline.saturating_duration_since(Instant::now());
+        let answer = inner.ask_any(limit, Persist::Once, company, ask).await;
         let Some(answer) = answer else {
             inner.metrics.management_unanswered.inc();
             return None;
@@ -83,14 +96,5 @@ impl PlaneClient {
             body: body.into(),
             allow: Some(allow).filter(|allow| !allow.is_empty()),
         })
-    }
-}
-
-impl crate::client::Inner {
-    fn management_limit(&self, operation: Operation) -> Duration {
-        match operation.right() {
-            Right::Anyone | Right::Read => self.limits.management_read,
-            Right::Manage => self.limits.management_change,
-        }
     }
 }

@@ -9,6 +9,7 @@ mod component {
     mod fences;
     mod leases;
     mod managed;
+    mod management;
     mod network;
     mod permits;
     mod report;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::ids::{ModelId, ProviderId};
 use crate::time::Timestamp;
 
-use super::exclusion::ExclusionReason;
+use super::ExclusionReason;
 
 /// Whether something can be had now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

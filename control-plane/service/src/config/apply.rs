@@ -120,6 +120,9 @@ pub(crate) enum ApplyError {
     /// Others kept changing the configuration. Nothing happened.
     #[error("others keep changing the configuration; nothing was changed")]
     Overtaken,
+    /// Nobody waits for the change any more. Nothing happened.
+    #[error("the change came to its turn too late; nothing was changed")]
+    TooLate,
     /// The durable store does not answer. Nothing happened.
     #[error("the configuration cannot be read: {0}")]
     Unavailable(LoadError),

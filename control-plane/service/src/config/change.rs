@@ -11,6 +11,7 @@ use tidegate_core::config::{Config, Document, Resource, Violation, Warning};
 use tidegate_core::ids::ConnectionId;
 use tidegate_proto::admin::v1::Difference;
 use tidegate_store::durable::{SealedSecrets, StoredDocument};
+use tokio::time::{Instant, timeout_at};
 
 use super::apply::{Applied, ApplyError, Change, MAX_TRIES, Saved};
 use super::difference::differences;
@@ -25,6 +26,8 @@ pub(crate) struct Terms {
     pub(crate) author: String,
     /// Only check and compare.
     pub(crate) dry_run: bool,
+    /// It is not to be made after this: nobody waits for it any more, and what was changed meanwhile is to stand.
+    pub(crate) deadline: Option<Instant>,
 }
 
 impl Published {
@@ -119,7 +122,13 @@ impl Published {
         edit: impl Fn(&mut Document) -> Result<(), ApplyError>,
         summary: impl Fn(&[Difference]) -> String,
     ) -> Result<Applied, ApplyError> {
-        let mut turn = self.turn.lock().await;
+        let turn = self.turn.lock();
+        let mut turn = match terms.deadline {
+            None => turn.await,
+            Some(deadline) => timeout_at(deadline, turn)
+                .await
+                .map_err(|_elapsed| ApplyError::TooLate)?,
+        };
         for _ in 0..MAX_TRIES {
             let stored = limited(DOCUMENT_LIMIT, self.durable.load_document())
                 .await
@@ -151,6 +160,9 @@ impl Published {
                 });
             }
             keep_secrets_of(&document, &mut secrets);
+            if terms.deadline.is_some_and(|it| it <= Instant::now()) {
+                return Err(ApplyError::TooLate);
+            }
             let change = Change {
                 document,
                 secrets,

@@ -40,6 +40,8 @@ fn terms(
         expected,
         author: format!("{caller} {author}").trim_end().to_owned(),
         dry_run,
+        // Whoever calls is there until it is answered, and drops it otherwise.
+        deadline: None,
     })
 }
 
@@ -65,6 +67,7 @@ pub(super) async fn apply(
         expected,
         author,
         dry_run,
+        deadline: _,
     } = terms(caller, expected, &request.author, dry_run)?;
     let wanted = Wanted {
         document: wire::document::from_proto(document).map_err(|it| invalid_document(&it))?,

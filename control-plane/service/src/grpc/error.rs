@@ -42,6 +42,8 @@ pub(crate) enum Refusal {
     SealedElsewhere,
     /// The token is known, and not for this.
     NotAllowed,
+    /// The change came to its turn when nobody waited for it any more; nothing happened.
+    TooLate,
     /// A fault of ours.
     Internal,
 }
@@ -63,6 +65,7 @@ impl Refusal {
             Self::NotFound => "CP0011",
             Self::SealedElsewhere => "CP0013",
             Self::NotAllowed => "CP0014",
+            Self::TooLate => "CP0015",
             Self::Internal => "CP0012",
         }
     }
@@ -78,6 +81,7 @@ impl Refusal {
             Self::NotAllowed => Code::PermissionDenied,
             Self::UnknownKey | Self::SealedElsewhere => Code::FailedPrecondition,
             Self::NotFound => Code::NotFound,
+            Self::TooLate => Code::DeadlineExceeded,
             Self::Internal => Code::Internal,
         }
     }
@@ -151,6 +155,7 @@ impl From<ApplyError> for Status {
             ApplyError::InUse { referrers, .. } => in_use(message, &referrers),
             ApplyError::Missing(_) => Refusal::NotFound.status(message),
             ApplyError::SealedElsewhere { .. } => Refusal::SealedElsewhere.status(message),
+            ApplyError::TooLate => Refusal::TooLate.status(message),
             ApplyError::Unavailable(_) => Refusal::DurableStoreAway.status(message),
             ApplyError::Indeterminate(_) => Refusal::Indeterminate.status(message),
             ApplyError::Refused(_) | ApplyError::NotInForce { .. } | ApplyError::Seal(_) => {

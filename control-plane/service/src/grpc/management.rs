@@ -1,5 +1,8 @@
 //! `tidegate.management.v1.ManagementService`.
 
+use std::time::Duration;
+
+use bytes::Bytes;
 use tidegate_proto::management::v1 as proto;
 use tidegate_proto::management::v1::management_service_server::ManagementService;
 use tonic::{Request, Response, Status};
@@ -19,13 +22,14 @@ impl ManagementService for ManagementApi {
         request: Request<proto::CallRequest>,
     ) -> Result<Response<proto::CallResponse>, Status> {
         let request = request.into_inner();
-        let answer = self.rest.answer(Asked {
+        let asked = Asked {
             method: &request.method,
             path: &request.path,
             authorization: request.authorization.as_deref(),
-            body: &request.body,
-        });
-        let answer = answer.await;
+            remaining: request.remaining_ms.map(Duration::from_millis),
+        };
+        let body = Bytes::from(request.body);
+        let answer = self.rest.answer(asked, async { Ok(body) }).await;
         Ok(Response::new(proto::CallResponse {
             status: u32::from(answer.status.as_u16()),
             body: answer.body.into(),

@@ -113,25 +113,13 @@ fn certificates(
 /// Reads a request, has it answered, and writes the answer.
 pub(crate) async fn respond(rest: Rest, request: Request<Incoming>) -> Response<Full<Bytes>> {
     let (head, body) = request.into_parts();
-    let authorization = shown(&head.headers);
-    // Who shows nothing gets nothing that a body could ask for.
-    let body = if authorization.is_some() {
-        read(body).await
-    } else {
-        Ok(Bytes::new())
+    let asked = Asked {
+        method: head.method.as_str(),
+        path: head.uri.path(),
+        authorization: shown(&head.headers),
+        remaining: None,
     };
-    let (answer, closes) = match body {
-        Ok(body) => {
-            let asked = Asked {
-                method: head.method.as_str(),
-                path: head.uri.path(),
-                authorization,
-                body: &body,
-            };
-            (rest.answer(asked).await, false)
-        }
-        Err(refused) => (refused, true),
-    };
+    let answer = rest.answer(asked, read(body)).await;
     let mut response = Response::new(Full::new(answer.body));
     *response.status_mut() = answer.status;
     let headers = response.headers_mut();
@@ -145,7 +133,7 @@ pub(crate) async fn respond(rest: Rest, request: Request<Incoming>) -> Response<
     if let Some(allow) = answer.allow {
         headers.insert(ALLOW, HeaderValue::from_static(allow));
     }
-    if closes {
+    if answer.closes {
         headers.insert(CONNECTION, CLOSE);
     }
     response
@@ -154,6 +142,14 @@ pub(crate) async fn respond(rest: Rest, request: Request<Incoming>) -> Response<
 /// The one `Authorization` header, as text.
 fn shown(headers: &HeaderMap) -> Option<&str> {
     headers.get(AUTHORIZATION)?.to_str().ok()
+}
+
+/// What a client is told whose body was not read.
+fn refused(status: StatusCode, code: &str, message: &str) -> Answer {
+    Answer {
+        closes: true,
+        ..Answer::refused(status, code, message)
+    }
 }
 
 /// Why a body was not read.
@@ -170,7 +166,7 @@ async fn read(mut body: Incoming) -> Result<Bytes, Answer> {
         Err(_elapsed) => {
             let message = "the body did not arrive in time";
             let status = StatusCode::REQUEST_TIMEOUT;
-            return Err(Answer::refused(status, "body_timeout", message));
+            return Err(refused(status, "body_timeout", message));
         }
     };
     Err(match unread {
@@ -178,11 +174,11 @@ async fn read(mut body: Incoming) -> Result<Bytes, Answer> {
             discard(body).await;
             let message = format!("the body is longer than {MAX_MANAGEMENT_BYTES} bytes");
             let status = StatusCode::PAYLOAD_TOO_LARGE;
-            Answer::refused(status, "body_too_large", &message)
+            refused(status, "body_too_large", &message)
         }
         Unread::Broken => {
             let message = "the body could not be read";
-            Answer::refused(StatusCode::BAD_REQUEST, "body_broken", message)
+            refused(StatusCode::BAD_REQUEST, "body_broken", message)
         }
     })
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tidegate_proto::lease::v1::lease_service_client::LeaseServiceClient;
 use tonic::{Response, Status};
 
-use crate::ask::Persist;
+use crate::ask::{Company, Persist};
 use crate::client::Inner;
 use crate::endpoint::PlaneChannel;
 
@@ -25,7 +25,7 @@ impl Inner {
         F: Future<Output = Result<Response<T>, Status>> + Send + 'static,
     {
         let call = |channel| call(LeaseServiceClient::new(channel));
-        let answer = self.ask_any(limit, persist, call).await;
+        let answer = self.ask_any(limit, persist, Company::Joined, call).await;
         if answer.is_none() {
             self.metrics.lease_unanswered.inc();
         }

@@ -15,6 +15,10 @@ use tidegate_proto::common::v1 as common;
 use tidegate_proto::config::v1 as config;
 use tidegate_proto::config::v1::snapshot_service_server::{SnapshotService, SnapshotServiceServer};
 use tidegate_proto::lease::v1::lease_service_server::LeaseServiceServer;
+use tidegate_proto::management::v1 as management;
+use tidegate_proto::management::v1::management_service_server::{
+    ManagementService, ManagementServiceServer,
+};
 use tidegate_proto::report::v1 as report;
 use tidegate_proto::report::v1::report_service_server::{ReportService, ReportServiceServer};
 use tidegate_proto::routing::v1 as routing;
@@ -119,6 +123,9 @@ pub(crate) struct Replica {
     pub(crate) release_fails: AtomicBool,
     pub(crate) tokens: Mutex<BTreeSet<String>>,
     pub(crate) leasing: Arc<Leasing>,
+    pub(crate) managed: Mutex<Vec<management::CallRequest>>,
+    /// What management requests are answered; they hang without.
+    pub(crate) managing: Mutex<Option<Result<u32, Status>>>,
     snapshot: Mutex<Option<config::Snapshot>>,
     configuration_version: Mutex<u64>,
     pushed: broadcast::Sender<config::WatchResponse>,
@@ -166,6 +173,8 @@ impl Replica {
             release_fails: AtomicBool::new(false),
             tokens: Mutex::default(),
             leasing: Arc::default(),
+            managed: Mutex::default(),
+            managing: Mutex::default(),
             snapshot: Mutex::new(Some(setting::snapshot(1))),
             configuration_version: Mutex::new(1),
             pushed: broadcast::Sender::new(64),
@@ -175,6 +184,7 @@ impl Replica {
             .add_service(RoutingServiceServer::new(Service(Arc::clone(&replica))))
             .add_service(ReportServiceServer::new(Service(Arc::clone(&replica))))
             .add_service(SnapshotServiceServer::new(Service(Arc::clone(&replica))))
+            .add_service(ManagementServiceServer::new(Service(Arc::clone(&replica))))
             .add_service(LeaseServiceServer::from_arc(Arc::clone(&replica.leasing)))
             .serve_with_incoming(incoming);
         TaskTracker::new().spawn(async move { server.await.unwrap() });
@@ -270,6 +280,25 @@ impl Replica {
 
 /// The services of one replica.
 struct Service(Arc<Replica>);
+
+#[tonic::async_trait]
+impl ManagementService for Service {
+    async fn call(
+        &self,
+        request: Request<management::CallRequest>,
+    ) -> Result<Response<management::CallResponse>, Status> {
+        self.0.managed.lock().push(request.into_inner());
+        let answer = self.0.managing.lock().clone();
+        let status = match answer {
+            Some(status) => status?,
+            None => std::future::pending().await,
+        };
+        Ok(Response::new(management::CallResponse {
+            status,
+            ..management::CallResponse::default()
+        }))
+    }
+}
 
 #[tonic::async_trait]
 impl RoutingService for Service {

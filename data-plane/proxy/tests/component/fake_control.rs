@@ -34,6 +34,7 @@ use tidegate_plane_client::{
 };
 use tidegate_proxy::ControlPort;
 use tokio::sync::Notify;
+use tokio::time::sleep_until;
 
 use crate::bench::snapshot;
 use crate::fake_leases::{FakeLeases, refused};
@@ -68,6 +69,8 @@ pub(crate) struct FakeControl {
     pub(crate) leases: FakeLeases,
     /// What management requests are answered.
     pub(crate) managed: Mutex<Option<ManagementAnswer>>,
+    /// Management requests are never answered, and end at their deadline.
+    pub(crate) hangs: AtomicBool,
     /// Managed requests are refused by this rule.
     pub(crate) refuses_managed: Mutex<Option<LeaseError>>,
     /// The next wait that ends is broken.
@@ -178,6 +181,7 @@ impl FakeControl {
             freed: Notify::new(),
             leases: FakeLeases::default(),
             managed: Mutex::default(),
+            hangs: AtomicBool::new(false),
             refuses_managed: Mutex::default(),
             breaks: AtomicBool::new(false),
         }
@@ -480,7 +484,12 @@ impl ControlPort for FakeControl {
     }
 
     async fn manage(&self, call: ManagementCall) -> Option<ManagementAnswer> {
+        let deadline = call.deadline;
         self.heard.lock().managed.push(call);
+        if self.hangs.load(Ordering::Relaxed) {
+            sleep_until(deadline).await;
+            return None;
+        }
         if self.silent.load(Ordering::Relaxed) {
             return None;
         }

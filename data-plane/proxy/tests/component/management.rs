@@ -1,6 +1,7 @@
 //! What the control plane answers, and who gets in where.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::Method;
@@ -132,16 +133,27 @@ async fn bodies_are_bounded_and_those_of_strangers_are_not_read() {
     assert_eq!(asked(&bench).len(), 0);
     let whole = "x".repeat(1024 * 1024);
     assert_eq!(send(&bench, Method::POST, RESET, &whole).await.status, 200);
-    let stranger = bench
-        .client
-        .send(Method::POST, RESET, &[NO_KEY], Bytes::from_static(b"{}"))
-        .await;
-    assert_eq!(stranger.status, 200);
+    // Nobody is asked about who shows nothing.
+    for (method, path) in [
+        (Method::POST, RESET),
+        (Method::PATCH, SETTINGS),
+        (Method::DELETE, HEALTH),
+        (Method::GET, SETTINGS),
+    ] {
+        let body = Bytes::from_static(b"{}");
+        let stranger = bench.client.send(method, path, &[NO_KEY], body).await;
+        assert_eq!(
+            (stranger.status, stranger.code().as_str()),
+            (401, "CP0008"),
+            "{path}"
+        );
+        assert_eq!(stranger.header("www-authenticate"), Some("Bearer"));
+    }
     let lengths: Vec<(usize, bool)> = asked(&bench)
         .iter()
         .map(|call| (call.body.len(), call.authorization.is_some()))
         .collect();
-    assert_eq!(lengths, [(1024 * 1024, true), (0, false)]);
+    assert_eq!(lengths, [(1024 * 1024, true)]);
 }
 
 #[tokio::test]
@@ -242,26 +254,35 @@ async fn each_surface_serves_its_own_paths_and_no_others() {
     }
 }
 
+#[rstest]
+#[case::short_ones(2)]
+#[case::long_ones(20_000)]
 #[tokio::test]
-async fn who_sends_bodies_slowly_keeps_nobody_waiting_who_only_looks() {
+async fn who_sends_bodies_slowly_keeps_nobody_waiting(#[case] length: usize) {
     let bench = Bench::start().await;
     answers(&bench, 200, "{}", None);
     let mut slow = Vec::new();
     for _ in 0..20 {
         let mut stream = TcpStream::connect(bench.addr).await.unwrap();
         let head = format!(
-            "POST {RESET} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer x\r\ncontent-length: 2\r\n\r\n{{"
+            "POST {RESET} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer x\r\ncontent-length: {length}\r\n\r\n{{"
         );
         stream.write_all(head.as_bytes()).await.unwrap();
         slow.push(stream);
     }
-    for path in [SETTINGS, HEALTH] {
-        let looked = timeout(LIMIT, bench.client.get(path)).await;
-        assert_eq!(looked.expect("an answer").status, 200, "{path}");
+    for (method, path) in [
+        (Method::GET, SETTINGS),
+        (Method::GET, HEALTH),
+        (Method::POST, RESET),
+        (Method::PATCH, SETTINGS),
+    ] {
+        let answer = timeout(LIMIT, send(&bench, method.clone(), path, "{}")).await;
+        assert_eq!(answer.expect("an answer").status, 200, "{method} {path}");
     }
     // As many as may are being read; whoever ends makes room for the others.
+    let rest = vec![b'}'; length - 1];
     for stream in &mut slow {
-        stream.write_all(b"}").await.unwrap();
+        stream.write_all(&rest).await.unwrap();
     }
     for mut stream in slow {
         let mut status = [0; 12];
@@ -269,4 +290,32 @@ async fn who_sends_bodies_slowly_keeps_nobody_waiting_who_only_looks() {
         read.expect("an answer").unwrap();
         assert_eq!(&status, b"HTTP/1.1 200");
     }
+}
+
+#[tokio::test]
+async fn a_wait_for_a_place_counts_within_the_limit() {
+    let bench = Bench::start_with(Options {
+        limits: Limits {
+            look_time: Duration::from_millis(50),
+            change_time: Duration::from_millis(50),
+            ..Limits::default()
+        },
+        ..Options::default()
+    })
+    .await;
+    bench.control.hangs.store(true, Ordering::Relaxed);
+    // More than may be asked at once, all of them hang, and each is answered.
+    for (method, path, count, status) in [
+        (Method::POST, RESET, 20, 503),
+        (Method::GET, SETTINGS, 70, 503),
+        (Method::GET, HEALTH, 70, 200),
+    ] {
+        let asking = (0..count).map(|_| send(&bench, method.clone(), path, ""));
+        let answers = timeout(LIMIT, futures::future::join_all(asking)).await;
+        for answer in answers.expect("answers") {
+            assert_eq!(answer.status, status, "{method} {path}");
+        }
+    }
+    let degraded = bench.client.get(HEALTH).await;
+    assert_eq!(degraded.json()["status"], "degraded");
 }

@@ -269,6 +269,7 @@ async fn a_change_of_settings_keeps_renewed_tokens() {
         expected: Some(1),
         author: "admin".to_owned(),
         dry_run: false,
+        deadline: None,
     };
     let applied = published.patch_settings(&patch, &terms).await.unwrap();
     let stored = durable.load_document().await.unwrap();
@@ -278,4 +279,31 @@ async fn a_change_of_settings_keeps_renewed_tokens() {
     assert!(current.config.settings.model_lockout.enabled);
     assert_eq!(current.snapshot.credentials[0].secret, b"renewed");
     assert_eq!(current.stored_version(), stored.stored_version());
+}
+
+#[tokio::test]
+async fn a_change_that_nobody_waits_for_any_more_is_not_made() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("tidegate.db");
+    let durable = SqliteDurableStore::open(&file, SqlLimits::default()).await;
+    let durable = Arc::new(durable.unwrap());
+    let published = published(&durable, "1");
+    let view = View::new(local_now());
+    published.apply(wanted(1, None), &view).await.unwrap();
+    let patch = serde_json::json!({"modelLockout": {"enabled": true}});
+    let patch = serde_json::from_value(patch).unwrap();
+    let terms = Terms {
+        expected: None,
+        author: "admin".to_owned(),
+        dry_run: false,
+        deadline: Some(tokio::time::Instant::now()),
+    };
+    // It came to its turn, and it does not.
+    let refused = published.patch_settings(&patch, &terms).await;
+    assert!(matches!(refused, Err(ApplyError::TooLate)), "{refused:?}");
+    let turn = published.turn.lock().await;
+    let refused = published.patch_settings(&patch, &terms).await;
+    assert!(matches!(refused, Err(ApplyError::TooLate)), "{refused:?}");
+    drop(turn);
+    assert_eq!(durable.load_document().await.unwrap().version, 1);
 }

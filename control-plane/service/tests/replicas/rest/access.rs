@@ -4,8 +4,10 @@ use http::{Method, StatusCode};
 use pretty_assertions::assert_eq;
 use serde_json::json;
 use tidegate_control::rest::{Served, Stranger, api_paths, telemetry_paths};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
-use crate::fleet::{Fleet, eventually};
+use crate::fleet::{Fleet, eventually, within};
 
 use super::{COOLDOWNS, HEALTH, Http, OPERATOR, READER, RESET, SETTINGS, guarded, with_keys};
 
@@ -121,4 +123,40 @@ async fn without_any_token_configured_nobody_is_let_in_without_a_key() {
     }
     let boss = http.send(Method::POST, RESET, Some("sk-boss"), "").await;
     assert_eq!(boss.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn the_bodies_of_strangers_are_not_waited_for() {
+    let (_fleet, _replica, http) = guarded().await;
+    for (request, status) in [
+        (
+            format!("POST {RESET} HTTP/1.1\r\nauthorization: Bearer wrong"),
+            "401",
+        ),
+        (
+            format!("POST {RESET} HTTP/1.1\r\nauthorization: Bearer {READER}"),
+            "403",
+        ),
+        (
+            format!("PUT {RESET} HTTP/1.1\r\nauthorization: Bearer {OPERATOR}"),
+            "405",
+        ),
+        (
+            format!("POST /nothing HTTP/1.1\r\nauthorization: Bearer {OPERATOR}"),
+            "404",
+        ),
+    ] {
+        let mut stream = TcpStream::connect(http.address).await.unwrap();
+        let head = format!("{request}\r\nhost: x\r\ncontent-length: 9\r\n\r\n");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut answer = [0; 12];
+        within(&request, stream.read_exact(&mut answer))
+            .await
+            .unwrap();
+        assert_eq!(
+            answer.as_slice(),
+            format!("HTTP/1.1 {status}").as_bytes(),
+            "{request}"
+        );
+    }
 }

@@ -224,7 +224,7 @@ impl Rest {
             Ok(caller) => caller,
             Err(denied) => return refused_caller(denied),
         };
-        let body = if matches!(need, Need::Manage) {
+        let body = if need == Need::Manage {
             match body.await {
                 Ok(body) => body,
                 Err(unread) => return unread,

@@ -5,8 +5,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tidegate_fake_upstream::{Mode, Selector};
 use tidegate_proxy::Limits;
+use tokio::time::timeout;
 
-use crate::bench::{Bench, LEASE_KEY, Options, chat};
+use crate::bench::{Bench, LEASE_KEY, LIMIT, Options, chat};
 use crate::client::Client;
 
 const PATH: &str = "/v1/models/health";
@@ -119,15 +120,18 @@ async fn who_does_not_come_to_its_turn_is_told_to_come_back() {
     .await;
     let mut busy = None;
     let mut told = false;
-    while busy.is_none() || !told {
-        let asking = (0..30).map(|_| bench.client.get(PATH));
-        for reply in futures::future::join_all(asking).await {
-            match reply.status {
-                200 => told = true,
-                _ => busy = Some(reply),
+    let asking = async {
+        while busy.is_none() || !told {
+            let asking = (0..30).map(|_| bench.client.get(PATH));
+            for reply in futures::future::join_all(asking).await {
+                match reply.status {
+                    200 => told = true,
+                    _ => busy = Some(reply),
+                }
             }
         }
-    }
+    };
+    timeout(LIMIT, asking).await.expect("both answers");
     let busy = busy.unwrap();
     assert_eq!(
         (busy.status, busy.code().as_str()),

@@ -190,8 +190,8 @@ async fn a_reset_ends_what_its_body_names() {
         (StatusCode::OK, &json!(message))
     );
     assert_eq!(total().await, 0);
-    let connection = http.operate(Method::POST, RESET, &json!({"connection": "a1"}));
-    let connection = connection.await;
+    let named = json!({"connection": "a1"});
+    let connection = http.operate(Method::POST, RESET, &named).await;
     assert_eq!(connection.status, StatusCode::OK, "{connection:?}");
     for (body, status) in [
         (json!({"provider": "nowhere"}), StatusCode::NOT_FOUND),

@@ -211,7 +211,9 @@ pub async fn metric(addr: SocketAddr, sample: &str) -> Result<f64> {
 /// When there is no answer.
 pub async fn samples(addr: SocketAddr, name: &str) -> Result<Vec<String>> {
     let text = served(addr).await?;
-    let lines = text.lines().filter(|line| line.starts_with(name) && !line.ends_with(" 0"));
+    let lines = text
+        .lines()
+        .filter(|line| line.starts_with(name) && !line.ends_with(" 0"));
     Ok(lines.map(str::to_owned).collect())
 }
 

@@ -70,11 +70,8 @@ pub fn read_reset(body: &[u8]) -> Result<Reset, BadRequest> {
     };
     let provider = name(&members, "provider", ProviderId::new, &mut found);
     let connection = name(&members, "connection", ConnectionId::new, &mut found);
-    let scope = scope.unwrap_or(if connection.is_some() {
-        ResetScope::All
-    } else {
-        ResetScope::default()
-    });
+    let whole = connection.is_some().then_some(ResetScope::All);
+    let scope = scope.or(whole).unwrap_or_default();
     finish(
         found,
         Reset {

@@ -59,10 +59,11 @@ impl Replica {
         Ok(answer.into_inner())
     }
 
-    async fn stored(&self) -> config::Document {
+    async fn stored(&self) -> Result<config::Document, Status> {
         let request = admin::GetConfigurationRequest {};
-        let answer = self.admin().get_configuration(request).await.unwrap();
-        answer.into_inner().document.unwrap()
+        let answer = self.admin().get_configuration(request).await?;
+        let stored = answer.into_inner().document;
+        stored.ok_or_else(|| Status::not_found("no document"))
     }
 }
 
@@ -168,7 +169,7 @@ async fn a_part_is_put_into_the_configuration_and_nothing_else_moves() {
     wanted.combos = vec![combo("main", "a1")];
     wanted.keys = vec![key("k", "1")];
     let [one, other]: [Replica; 2] = fleet.replicas_with(wanted).await;
-    let before = one.stored().await;
+    let before = one.stored().await.unwrap();
     let new = || config::Document {
         connections: vec![connection("a2", ALPHA, 2)],
         ..config::Document::default()
@@ -188,7 +189,7 @@ async fn a_part_is_put_into_the_configuration_and_nothing_else_moves() {
         "provider beta",
     ];
     assert_eq!(shown.untouched_subjects, stays);
-    assert_eq!(one.stored().await, before);
+    assert_eq!(one.stored().await.unwrap(), before);
 
     request.dry_run = false;
     request.author = "ada".to_owned();
@@ -198,7 +199,7 @@ async fn a_part_is_put_into_the_configuration_and_nothing_else_moves() {
     assert_eq!(done.version, 2);
     assert_eq!(done.differences[0].subject, "connection a2");
     let mut expected = before.clone();
-    let after = one.stored().await;
+    let after = one.stored().await.unwrap();
     expected.connections.clone_from(&after.connections);
     assert_eq!(after, expected);
     assert_eq!(after.connections.len(), before.connections.len() + 1);
@@ -260,7 +261,7 @@ async fn parts_that_two_replicas_put_at_once_are_both_there() {
     };
     tokio::join!(put(&one, 0..4), put(&other, 4..8));
     one.has_configuration(9).await;
-    let stored = one.stored().await;
+    let stored = one.stored().await.unwrap();
     assert_eq!(stored.connections.len(), document().connections.len() + 8);
 }
 

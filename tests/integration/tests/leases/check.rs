@@ -175,9 +175,9 @@ impl Checker<'_> {
         };
         let by = row.held.until + self.rules.clocks;
         let operations = &self.history.operations;
-        operations.iter().any(|it| {
-            it.owner == row.lease.owner && it.asked == release && it.span.from <= by
-        })
+        operations
+            .iter()
+            .any(|it| it.owner == row.lease.owner && it.asked == release && it.span.from <= by)
     }
 
     fn holders(&mut self) {

@@ -412,7 +412,8 @@ async fn cut(talk: &mut Talk<'_>, owner: &str, acquire: Value) -> Result<()> {
     let whole = response.into_body().collect();
     let whole = tokio::time::timeout(Duration::from_secs(10), whole).await?;
     let whole = whole.map(|body| body.to_bytes()).unwrap_or_default();
-    ensure!(contains(&whole, b"LEASE_FENCE_STALE"), "{whole:?}");
+    let told = memmem::find(&whole, b"LEASE_FENCE_STALE");
+    ensure!(told.is_some(), "{whole:?}");
     talk.written.push(Written {
         place: "a cut stream".to_owned(),
         bytes: whole.to_vec(),

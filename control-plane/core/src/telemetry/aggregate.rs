@@ -421,11 +421,11 @@ impl PlaneLoad {
         }
     }
 
+    /// The message with the higher number was said later, whatever the clocks of those who heard them show; one that was
+    /// sent again tells what is under way when it is.
     fn absorb(&mut self, other: Self) {
-        self.number = self.number.max(other.number);
-        if self.at <= other.at {
-            self.at = other.at;
-            self.connections = other.connections;
+        if (self.number, self.at) <= (other.number, other.at) {
+            *self = other;
         }
     }
 }

@@ -85,7 +85,7 @@ fn served(connection: &str, at: Timestamp) -> Aggregate {
     end(connection, Verdict::Served { ready_ms: 1 }, at)
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_one_replica_hears_is_known_to_the_others() {
     let memory = MemoryHotStore::default();
     let (mut one, mut two) = (Replica::start("1", &memory), Replica::start("2", &memory));
@@ -101,7 +101,7 @@ async fn what_one_replica_hears_is_known_to_the_others() {
     assert_eq!((one.requests(), one.in_flight()), (2, 5));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_message_sent_again_counts_once_and_tells_what_is_under_way_now() {
     let memory = MemoryHotStore::default();
     let (mut one, mut two) = (Replica::start("1", &memory), Replica::start("2", &memory));
@@ -120,7 +120,7 @@ async fn a_message_sent_again_counts_once_and_tells_what_is_under_way_now() {
     assert_eq!(two.gatherer.metrics.fleet.messages.get(), 1);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_replica_that_starts_again_goes_on_from_what_it_had_published() {
     let memory = MemoryHotStore::default();
     let mut before = Replica::start("1", &memory);
@@ -138,7 +138,7 @@ async fn a_replica_that_starts_again_goes_on_from_what_it_had_published() {
     assert_eq!(other.requests(), 2);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_store_that_lost_its_memory_gets_everything_anew() {
     let memory = MemoryHotStore::default();
     let mut one = Replica::start("1", &memory);
@@ -153,7 +153,7 @@ async fn a_store_that_lost_its_memory_gets_everything_anew() {
     assert_eq!((one.requests(), other.requests()), (1, 1));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn while_the_store_is_away_the_others_are_known_as_they_were() {
     let memory = MemoryHotStore::default();
     let (mut one, mut two) = (Replica::start("1", &memory), Replica::start("2", &memory));
@@ -172,7 +172,7 @@ async fn while_the_store_is_away_the_others_are_known_as_they_were() {
     assert_eq!(one.requests(), 2);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_cannot_be_read_is_left_out() {
     let memory = MemoryHotStore::default();
     let mut one = Replica::start("1", &memory);
@@ -188,7 +188,7 @@ async fn what_cannot_be_read_is_left_out() {
     assert_eq!(one.gatherer.metrics.fleet.blobs_skipped.get(), 1);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_has_no_room_is_counted() {
     let memory = MemoryHotStore::default();
     let mut one = Replica::start("1", &memory);
@@ -217,7 +217,7 @@ async fn publish(store: &FaultyHotStore<MemoryHotStore>, replica: &str, bytes: V
         .unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_replica_that_starts_beside_as_many_others_as_there_may_be_goes_on_hearing() {
     let memory = MemoryHotStore::default();
     let mut one = Replica::start("own", &memory);
@@ -244,7 +244,7 @@ async fn a_replica_that_starts_beside_as_many_others_as_there_may_be_goes_on_hea
     assert!(one.gatherer.hot.answers());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_is_too_large_to_be_published_is_shortened_and_the_rest_is_known() {
     let memory = MemoryHotStore::default();
     let (mut one, mut two) = (Replica::start("1", &memory), Replica::start("2", &memory));
@@ -286,7 +286,7 @@ async fn what_is_too_large_to_be_published_is_shortened_and_the_rest_is_known() 
     assert_eq!(known.count(), 1_000);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn large_blobs_are_read_in_pieces_and_what_came_is_kept() {
     let memory = MemoryHotStore::default();
     let mut one = Replica::start("1", &memory);

@@ -196,6 +196,26 @@ fn what_is_under_way_is_the_sum_of_the_newest_words_of_live_planes() {
 }
 
 #[rstest]
+#[case::heard_by_one((1, 7, NOW.minus_ms(9)), (2, 2, NOW), 2)]
+#[case::heard_by_one_whose_clock_is_behind((1, 7, NOW), (2, 2, NOW.minus_ms(9)), 2)]
+#[case::sent_again((2, 7, NOW.minus_ms(9)), (2, 2, NOW), 2)]
+fn the_last_message_of_a_plane_tells_what_is_under_way(
+    #[case] first: (u64, u32, Timestamp),
+    #[case] last: (u64, u32, Timestamp),
+    #[case] expected: u32,
+) {
+    let said = |(number, count, at)| {
+        let mut part = load(1, "a", count, at);
+        part.planes.values_mut().for_each(|load| load.number = number);
+        part
+    };
+    for parts in [[first, last], [last, first]] {
+        let in_flight = fleet(parts.map(said), NOW).in_flight(&account("a"));
+        assert_eq!(in_flight, expected);
+    }
+}
+
+#[rstest]
 #[case::lower_counts(vec![limit(128, NOW.minus_ms(9)), limit(100, NOW)], 100)]
 #[case::higher_does_not(vec![limit(100, NOW.minus_ms(9)), limit(120, NOW)], 100)]
 #[case::whatever_the_order(vec![limit(120, NOW), limit(100, NOW.minus_ms(9))], 100)]

@@ -5,7 +5,10 @@
 CREATE FUNCTION open_foreseen_lease_v1(
     new_id bytea, new_owner text, new_key text, new_provider text, new_connection text, new_generation bigint,
     foreseen bigint, expires bigint, latest bigint, passed_over text[], OUT made bigint, OUT begun bigint
-) LANGUAGE plpgsql VOLATILE AS $$
+) LANGUAGE plpgsql VOLATILE
+-- A session keeps its plans. Those made while the table was small would read all of it, long after it has grown.
+SET enable_seqscan TO off
+AS $$
 DECLARE
     now bigint := (extract(epoch FROM clock_timestamp()) * 1000)::bigint;
 BEGIN

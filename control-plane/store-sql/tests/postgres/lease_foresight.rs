@@ -247,3 +247,27 @@ async fn what_is_foreseen_is_written_only_about_when_it_is_foreseen() {
         assert_eq!(rows[0][0].is_some(), made, "{at}");
     }
 }
+
+#[tokio::test]
+async fn no_step_of_a_new_lease_reads_the_whole_table() {
+    let fixture = on_postgres().await;
+    let rows = fixture
+        .sql(
+            "BEGIN;
+             SELECT made FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now) AS present,
+                 open_foreseen_lease_v1(decode(repeat('01', 16), 'hex'), repeat('01', 32), 'k', 'p', 'c', 1,
+                     now, now + 60000, now + 500, '{}');
+             SELECT seq_scan, idx_scan FROM pg_stat_xact_user_tables WHERE relname = 'leases';
+             ROLLBACK",
+        )
+        .await;
+    let [made, scans] = rows.as_slice() else {
+        panic!("{rows:?}");
+    };
+    assert!(made[0].is_some(), "{rows:?}");
+    // Three looks before the row is made, and one after. A small table would be read as a whole otherwise, and by that plan
+    // for as long as the session lasts.
+    assert_eq!(scans[0].as_deref(), Some("0"), "{rows:?}");
+    let by_index: u32 = scans[1].as_deref().unwrap().parse().unwrap();
+    assert!(by_index >= 3, "{rows:?}");
+}

@@ -217,7 +217,8 @@ async fn admit<C: ControlPort>(
     let whose = Whose::of(facts.key.as_deref(), peer);
     let named = repetitions.name(whose, endpoint, &head.headers, &facts, &body, &passed)?;
     let relay = Relay::begin(shared, endpoint, &head.headers, &facts);
-    let run = async {
+    // In a box, since what follows would hold room for it three times over, and hyper moves the whole.
+    let run = Box::pin(async {
         let request_id = shared.next_request_id();
         let promise = patience.filter(|_| body.stream).map(|patience| {
             let promise = early::Promise {
@@ -256,7 +257,7 @@ async fn admit<C: ControlPort>(
             }
             None => answering.await,
         }
-    };
+    });
     match named {
         Some(named) => repetitions.once(named, run).await,
         None => Ok(run.await),

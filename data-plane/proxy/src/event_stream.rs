@@ -109,6 +109,19 @@ impl EventStream {
         next.or_else(|| self.passage.next())
     }
 
+    /// The next bytes for the client, if they are no more than so many.
+    pub(crate) fn next_within(&mut self, most: usize) -> Option<Bytes> {
+        let shown = self.following.as_ref().and_then(|it| it.next_bytes());
+        let length = shown.or_else(|| self.passage.next_bytes())?;
+        (length <= most).then(|| self.next())?
+    }
+
+    /// Bytes that wait here for the client.
+    pub(crate) fn waiting_bytes(&self) -> usize {
+        let shown = self.following.as_ref().map_or(0, |it| it.shown_bytes());
+        self.passage.whole_bytes().saturating_add(shown)
+    }
+
     /// Bytes that wait here: for the client, or for the end of their event.
     pub(crate) fn held_bytes(&self) -> usize {
         let shown = self.following.as_ref().map_or(0, |it| it.shown_bytes());
@@ -165,7 +178,16 @@ impl EventStream {
         }
     }
 
-    /// The same, waited for.
+    /// Reads on as far as that needs nothing more from the upstream; `None` when it does.
+    pub(crate) fn poll_read_here(&mut self, context: &mut Context<'_>) -> Poll<Option<Read>> {
+        if let Poll::Ready(read) = self.poll_read(context) {
+            return Poll::Ready(Some(read));
+        }
+        let drained = self.body.as_ref().map(|body| body.poll_drained(context));
+        drained.unwrap_or(Poll::Ready(())).map(|()| None)
+    }
+
+    /// Reads on, waited for.
     pub(crate) async fn read(&mut self) -> Read {
         std::future::poll_fn(|context| self.poll_read(context)).await
     }

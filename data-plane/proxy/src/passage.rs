@@ -166,6 +166,16 @@ impl Passage {
         Some(next)
     }
 
+    /// How many the next bytes for the client are.
+    pub(crate) fn next_bytes(&self) -> Option<usize> {
+        self.whole.front().map(Bytes::len)
+    }
+
+    /// Bytes that wait here for the client.
+    pub(crate) fn whole_bytes(&self) -> usize {
+        self.whole_bytes
+    }
+
     /// Drops the beginning of an event whose end will not come and of which nothing went on.
     pub(crate) fn drop_unfinished(&mut self) {
         self.scanner.drop_unfinished();

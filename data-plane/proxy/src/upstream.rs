@@ -14,6 +14,7 @@ mod decode;
 mod fault;
 mod lanes;
 mod pieces;
+mod supply;
 mod trust;
 
 use std::sync::Arc;

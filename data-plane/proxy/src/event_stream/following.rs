@@ -33,6 +33,11 @@ impl Following {
         Some(next)
     }
 
+    /// How many the next bytes for the client are.
+    pub(super) fn next_bytes(&self) -> Option<usize> {
+        self.shown.front().map(Bytes::len)
+    }
+
     /// Bytes that wait here for the client.
     pub(super) fn shown_bytes(&self) -> usize {
         self.shown_bytes

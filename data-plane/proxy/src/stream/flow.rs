@@ -1,4 +1,9 @@
 //! The stream itself, which the client's connection moves and the watch may end.
+//!
+//! **Bytes that come together leave together.** hyper hands over one chunk of an upstream's body at a time, also when the whole
+//! of them lies in its buffer. Handed on like that, each of them costs a system call and wakes the client. So what follows
+//! other bytes within [`BURST`] is handed on once it is known to be all that is here ([`crate::upstream`]), or
+//! [`BATCH_BYTES`]. No timer is involved, and nothing waits for what is not here yet.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,6 +30,10 @@ use crate::sse::End;
 
 /// After the last event an upstream has this long to end its stream.
 const LINGER: Duration = Duration::from_secs(2);
+/// No more is gathered for a client when so much is here. Small beside what is held for one that does not read.
+const BATCH_BYTES: usize = 8 * 1024;
+/// What comes later than this after other bytes is handed on at once, as the tokens of a model are.
+const BURST: Duration = Duration::from_millis(1);
 
 /// See the module's documentation.
 pub(super) struct Flow<C: ControlPort> {
@@ -50,6 +59,8 @@ pub(super) struct Flow<C: ControlPort> {
     waker: Option<Waker>,
     /// It waits for us.
     is_waiting: bool,
+    /// When bytes of the upstream were last handed on.
+    handed_on: Option<Instant>,
     /// When the watch looks next, at the latest.
     looked_at_by: Option<Instant>,
     /// Tells the watch that other limits hold.
@@ -82,6 +93,7 @@ impl<C: ControlPort> Flow<C> {
             polls: 0,
             waker: None,
             is_waiting: false,
+            handed_on: None,
             looked_at_by: None,
             changes: Arc::new(Notify::new()),
         };
@@ -98,7 +110,11 @@ impl<C: ControlPort> Flow<C> {
         self.polls = self.polls.wrapping_add(1);
         self.is_waiting = false;
         loop {
+            if self.gathers(context) {
+                return self.waits(context);
+            }
             if let Some(bytes) = self.next_bytes() {
+                self.handed_on = Some(Instant::now());
                 if let Some(heartbeat) = &mut self.heartbeat {
                     heartbeat.learns(&bytes);
                 }
@@ -134,20 +150,57 @@ impl<C: ControlPort> Flow<C> {
                 {
                     self.changes.notify_one();
                 }
-                self.is_waiting = true;
-                // It is the same one for as long as the connection lives.
-                match &mut self.waker {
-                    Some(waker) => waker.clone_from(context.waker()),
-                    None => self.waker = Some(context.waker().clone()),
-                }
-                return Poll::Pending;
+                return self.waits(context);
             }
         }
     }
 
+    fn waits<T>(&mut self, context: &Context<'_>) -> Poll<T> {
+        self.is_waiting = true;
+        // It is the same one for as long as the connection lives.
+        match &mut self.waker {
+            Some(waker) => waker.clone_from(context.waker()),
+            None => self.waker = Some(context.waker().clone()),
+        }
+        Poll::Pending
+    }
+
+    /// Reads on what comes together with what is here for the client. `true` while it is not known whether more does.
+    fn gathers(&mut self, context: &mut Context<'_>) -> bool {
+        while self.may_gather() {
+            match self.stream.poll_read_here(context) {
+                Poll::Ready(Some(read)) => self.takes(read),
+                Poll::Ready(None) => return false,
+                Poll::Pending => return true,
+            }
+        }
+        false
+    }
+
+    fn may_gather(&self) -> bool {
+        let is_burst = |handed_on: Instant| handed_on.elapsed() < BURST;
+        (1..BATCH_BYTES).contains(&self.stream.waiting_bytes())
+            && self.handed_on.is_some_and(is_burst)
+            && self.continuation.is_none()
+            && self.life.as_ref().is_some_and(|life| !life.is_cut())
+    }
+
     /// What is the client's now: first what the upstream sent, then what is ours.
     fn next_bytes(&mut self) -> Option<Bytes> {
-        self.stream.next().or_else(|| self.ours.pop_front())
+        let first = self.stream.next().or_else(|| self.ours.pop_front())?;
+        if first.len() >= BATCH_BYTES || self.stream.waiting_bytes() == 0 {
+            return Some(first);
+        }
+        let here = first.len().saturating_add(self.stream.waiting_bytes());
+        let mut batch = Vec::with_capacity(here.min(BATCH_BYTES));
+        batch.extend_from_slice(&first);
+        loop {
+            let room = BATCH_BYTES.saturating_sub(batch.len());
+            match self.stream.next_within(room) {
+                Some(more) => batch.extend_from_slice(&more),
+                None => return Some(batch.into()),
+            }
+        }
     }
 
     /// Nothing more will come, and the client has all of it.

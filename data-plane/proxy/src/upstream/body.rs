@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use http::Version;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH};
 use http::response::Parts;
 use http_body::{Body, Frame};
@@ -13,6 +14,7 @@ use tokio::task::coop;
 
 use super::decode::{DecodeFault, Decoder, Encoding};
 use super::lanes::Seat;
+use super::supply::Supply;
 
 /// Why a body ended before its end.
 #[derive(Debug, thiserror::Error)]
@@ -29,6 +31,8 @@ pub(crate) enum BodyFault {
 pub(crate) struct UpstreamBody {
     incoming: Incoming,
     decoder: Option<Decoder>,
+    /// Of a connection that hands over one chunk at a time.
+    supply: Option<Supply>,
     _seat: Seat,
 }
 
@@ -44,10 +48,21 @@ impl UpstreamBody {
         if decoder.is_some() {
             head.headers.remove(CONTENT_LENGTH);
         }
+        let supply = head.extensions.remove::<Supply>();
         Self {
             incoming,
             decoder,
+            // Over HTTP/2 everything that came can be taken at once.
+            supply: supply.filter(|_| head.version != Version::HTTP_2),
             _seat: seat,
+        }
+    }
+
+    /// When there is nothing to be taken: ready once nothing will be before more comes from the upstream.
+    pub(crate) fn poll_drained(&self, context: &Context<'_>) -> Poll<()> {
+        match &self.supply {
+            Some(supply) => supply.poll_dry(context),
+            None => Poll::Ready(()),
         }
     }
 }

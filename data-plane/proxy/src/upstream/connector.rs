@@ -11,6 +11,8 @@ use http::Uri;
 use hyper_util::client::legacy::connect::dns::{GaiResolver, Name};
 use tower::{BoxError, Service};
 
+use super::supply::Tapped;
+
 /// A name did not resolve.
 #[derive(Debug, thiserror::Error)]
 #[error("the name did not resolve")]
@@ -58,7 +60,7 @@ pub(super) fn with_limit<F: Future>(
     LIMIT.scope(limit, request)
 }
 
-/// Gives a connector a time limit that covers resolving, dialling and the TLS handshake.
+/// Gives a connector a time limit that covers resolving, dialling and the TLS handshake, and watches what it connects.
 #[derive(Clone, Debug)]
 pub(super) struct Connector<S>(pub(super) S);
 
@@ -68,9 +70,9 @@ where
     S::Future: Send + 'static,
     S::Response: 'static,
 {
-    type Response = S::Response;
+    type Response = Tapped<S::Response>;
     type Error = BoxError;
-    type Future = Pin<Box<dyn Future<Output = Result<S::Response, BoxError>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         self.0.poll_ready(context)
@@ -80,13 +82,13 @@ where
         let connecting = self.0.call(target);
         let limit = LIMIT.try_with(|limit| *limit).ok().flatten();
         Box::pin(async move {
-            let Some(limit) = limit else {
-                return connecting.await;
+            let connected = match limit {
+                None => connecting.await,
+                Some(limit) => tokio::time::timeout(limit, connecting)
+                    .await
+                    .map_err(|_elapsed| ConnectTimeout)?,
             };
-            match tokio::time::timeout(limit, connecting).await {
-                Ok(connected) => connected,
-                Err(_elapsed) => Err(ConnectTimeout.into()),
-            }
+            connected.map(Tapped::new)
         })
     }
 }
@@ -117,7 +119,7 @@ mod tests {
         }
     }
 
-    async fn dial(connector: Connector<Silent>) -> Result<(), BoxError> {
+    async fn dial(connector: Connector<Silent>) -> Result<Tapped<()>, BoxError> {
         let mut connector = connector;
         connector.call(Uri::from_static("http://a.example")).await
     }

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use http_body_util::BodyExt as _;
 use rstest::rstest;
 use serde_json::json;
 use tidegate_core::outcome::Outcome;
@@ -16,7 +17,7 @@ use tokio::net::TcpStream;
 use crate::bench::{Bench, KEY, LIMIT, Options, chat};
 use crate::client::read;
 use crate::raw_upstream::{RawUpstream, STREAM_HEAD};
-use crate::scripted::{Frozen, Scripted, settles, stop, text, until};
+use crate::scripted::{Frozen, Scripted, role, settles, stop, text, until};
 
 const CHAT: &str = "/v1/chat/completions";
 /// More than that is never held for one client.
@@ -226,6 +227,33 @@ async fn little_is_held_for_a_client_that_never_reads(
     assert_eq!(bench.control.outcomes(), [Outcome::Success]);
     assert_eq!(bench.control.heard().usages.len(), 1);
     drop(client);
+}
+
+/// Each event is a chunk of its own, which hyper hands over one by one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn events_that_come_together_leave_together() {
+    const EVENTS: usize = 50;
+    let (one, bench) = Scripted::bench(Options::default()).await;
+    let said: Vec<String> = (0..EVENTS)
+        .map(|number| text(&number.to_string()))
+        .collect();
+    let upstream = async {
+        let mut call = one.call().await.streams(&[role()]).await;
+        call.sends_at_once(&said).await;
+        call.sends(&stop()).await;
+        call.ends().await;
+    };
+    let body = chat("one/m", true);
+    let asked = bench.client.open_post(CHAT, &body);
+    let (response, ()) = tokio::join!(asked, upstream);
+    let mut body = response.into_body();
+    let mut pieces = Vec::new();
+    while let Some(frame) = body.frame().await {
+        pieces.push(frame.unwrap().into_data().unwrap());
+    }
+    let all = role() + &said.concat() + &stop();
+    assert_eq!(pieces.concat(), all.as_bytes());
+    assert!(pieces.len() <= EVENTS / 5, "{} pieces", pieces.len());
 }
 
 /// How a stream ends that has more for its client than the client takes.

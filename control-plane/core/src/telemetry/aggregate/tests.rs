@@ -206,7 +206,9 @@ fn the_last_message_of_a_plane_tells_what_is_under_way(
 ) {
     let said = |(number, count, at)| {
         let mut part = load(1, "a", count, at);
-        part.planes.values_mut().for_each(|load| load.number = number);
+        part.planes
+            .values_mut()
+            .for_each(|load| load.number = number);
         part
     };
     for parts in [[first, last], [last, first]] {

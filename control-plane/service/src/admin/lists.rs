@@ -165,11 +165,8 @@ impl Admin {
         current: &Current,
         page: &[&Connection],
     ) -> BTreeMap<ConnectionId, TokenRow> {
-        let renews = |connection: &&Connection| {
-            let entry = current.config.provider(&connection.provider);
-            entry.is_some_and(|entry| entry.provider.oauth.is_some())
-        };
-        if !page.iter().any(renews) {
+        let mut providers = page.iter().map(|connection| &connection.provider);
+        if !providers.any(|provider| renews_tokens(&current.config, provider)) {
             return BTreeMap::new();
         }
         match tokio::time::timeout(TOKENS_LIMIT, self.durable.list_tokens()).await {
@@ -190,6 +187,12 @@ impl Admin {
             .connection(&config.provider, &config.id)
             .unwrap_or_default()
     }
+}
+
+/// Tokens of connections of this provider can be renewed.
+pub(super) fn renews_tokens(config: &Config, provider: &ProviderId) -> bool {
+    let entry = config.provider(provider);
+    entry.is_some_and(|entry| entry.provider.oauth.is_some())
 }
 
 /// When the connection can be used from everywhere (decision 23): a terminal state has no end, and one that must not

@@ -1,10 +1,11 @@
 //! Ending states by hand (decision 24).
 //!
 //! Each value is one compare-and-set. When all are written they are saved in the checkpoint, since the answer says whether the
-//! reset would survive the loss of the hot store; a durable store that is away keeps no value from being reset. A terminal
-//! state ends only when its connection is named. The cooldown gate is a cooldown: the provider's ends with the cooldowns of the
-//! provider, a connection's entry with its connection's. Egress locks end with the cooldowns of the provider too, and as they
-//! hold for its whole family, so does what the failures of its siblings locked.
+//! reset would survive the loss of the hot store; a durable store that is away keeps no value from being reset. What it alone
+//! knows, how often a token could not be renewed, is forgotten last. A terminal state ends only when its connection is named.
+//! The cooldown gate is a cooldown: the provider's ends with the cooldowns of the provider, a connection's entry with its
+//! connection's. Egress locks end with the cooldowns of the provider too, and as they hold for its whole family, so does what
+//! the failures of its siblings locked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -21,6 +22,7 @@ use crate::clock::local_now;
 use crate::hot::WRITE_LIMIT;
 use crate::record::direct::NotDone;
 
+use super::lists::renews_tokens;
 use super::{Admin, Operation};
 
 /// Limit of one value.
@@ -85,7 +87,7 @@ pub(crate) enum Refused {
     BreakerOfConnection,
     #[error("{done} were reset, then: {source}")]
     Interrupted { done: u32, source: NotDone },
-    #[error("{done} were reset, but the failed renewals of the token are not forgotten: {reason}")]
+    #[error("{done} were reset, but failed renewals of the token may not be forgotten: {reason}")]
     RetriesKept { done: u32, reason: String },
 }
 
@@ -135,11 +137,6 @@ impl Admin {
         progress: &mut Progress,
     ) -> Result<(), Refused> {
         let connections = selected(config, selection)?;
-        if let Some(connection) = &selection.connection
-            && selection.scope.cooldowns()
-        {
-            self.forget_refresh_failures(connection, progress).await?;
-        }
         // Breaker and gate are a provider's; a named connection asks for neither.
         let only = selection.provider.as_ref();
         let providers = config.providers.iter().filter(|(provider, _)| {
@@ -171,26 +168,34 @@ impl Admin {
                 self.clear_locks(provider, connection, selection.model.as_ref(), progress)
                     .await?;
             }
+            if selection.scope.cooldowns() && selection.connection.is_some() {
+                let forgotten = self.forget_refresh_failures(connection, progress).await;
+                // Where no token is renewed, none is kept from it.
+                if let Err(reason) = forgotten
+                    && renews_tokens(config, provider)
+                {
+                    let done = progress.count;
+                    return Err(Refused::RetriesKept { done, reason });
+                }
+            }
         }
         Ok(())
     }
 
-    /// A connection that is named may renew its token again, also an inactive one (`failure-state.md` §3.9).
+    /// A connection that is named may renew its token again, also an inactive one (`failure-state.md` §3.9). Fails with the
+    /// reason why that is not known to be so.
     async fn forget_refresh_failures(
         &self,
         connection: &ConnectionId,
         progress: &mut Progress,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), String> {
         let forget = self.durable.forget_refresh_failures(connection);
-        let kept = |reason: String| Refused::RetriesKept { done: 0, reason };
-        match tokio::time::timeout(VALUE_LIMIT, forget).await {
-            Ok(Ok(forgotten)) => {
-                progress.count = progress.count.saturating_add(u32::from(forgotten));
-                Ok(())
-            }
-            Ok(Err(error)) => Err(kept(error.to_string())),
-            Err(_elapsed) => Err(kept("no answer in time".to_owned())),
-        }
+        let forgotten = tokio::time::timeout(VALUE_LIMIT, forget)
+            .await
+            .map_err(|_elapsed| "no answer in time".to_owned())?
+            .map_err(|error| error.to_string())?;
+        progress.count = progress.count.saturating_add(u32::from(forgotten));
+        Ok(())
     }
 
     async fn reset_breaker(

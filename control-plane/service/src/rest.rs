@@ -135,7 +135,7 @@ impl Answer {
     }
 }
 
-/// A change that is understood.
+/// A change of the state that is understood. It goes on to its end, whoever still waits for it.
 #[derive(Debug)]
 enum Change {
     Reset {
@@ -144,11 +144,6 @@ enum Change {
         done: &'static str,
     },
     Lockouts(ClearLockouts),
-    Settings {
-        patch: Map<String, Value>,
-        /// It is not made after this.
-        deadline: Instant,
-    },
 }
 
 /// Answers.
@@ -157,7 +152,7 @@ pub(crate) struct Rest {
     admin: Arc<Admin>,
     access: Access,
     health: Arc<HealthCache>,
-    /// Where changes are made, which go on to their end when nobody waits for it any more.
+    /// Where changes of the state are made, which go on to their end when nobody waits for it any more.
     tasks: TaskTracker,
 }
 
@@ -173,7 +168,7 @@ impl Rest {
     }
 
     /// Answers one request, whose body is only read if there is something to be done with it; what it cannot be read for is
-    /// the answer then. Dropped before, it still does what was begun.
+    /// the answer then. Dropped before, it still ends what it began to reset, and saves no settings.
     pub(crate) async fn answer(
         &self,
         asked: Asked<'_>,
@@ -261,8 +256,13 @@ impl Rest {
                 },
                 done: "ok",
             }),
+            // Saved as a whole, audited in the same transaction, or not at all. Who has gone may have changed something since,
+            // elsewhere, that this must not undo.
             Operation::PatchSettings => {
-                read_patch(&body).map(|patch| Change::Settings { patch, deadline })
+                return match read_patch(&body) {
+                    Ok(patch) => self.patch_settings(&caller, &patch, deadline).await,
+                    Err(bad) => Answer::with(StatusCode::BAD_REQUEST, &invalid_body(&bad)),
+                };
             }
             Operation::ClearLockouts => read_clear(&body).map(Change::Lockouts),
         };
@@ -312,9 +312,6 @@ impl Rest {
                 self.reset(caller, current, &selection, done).await
             }
             Change::Lockouts(cleared) => self.clear_lockouts(caller, current, cleared).await,
-            Change::Settings { patch, deadline } => {
-                self.patch_settings(caller, &patch, deadline).await
-            }
         };
         self.health.forget();
         answer
@@ -395,7 +392,9 @@ impl Rest {
             dry_run: false,
             deadline: Some(deadline),
         };
-        if let Err(error) = self.admin.config.patch_settings(patch, &terms).await {
+        let patched = self.admin.config.patch_settings(patch, &terms).await;
+        self.health.forget();
+        if let Err(error) = patched {
             return refused_patch(error);
         }
         let Some(current) = self.admin.config.current() else {

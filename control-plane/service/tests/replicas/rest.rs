@@ -1,6 +1,7 @@
 //! The contract's management endpoints over HTTP, and as data planes forward them.
 
 mod access;
+mod late;
 mod state;
 mod tls;
 
@@ -175,11 +176,16 @@ async fn guarded_with(
 ) -> (Fleet, Replica, Http) {
     let mut fleet = Fleet::new().await;
     fleet.environment = environment;
+    let (replica, http) = guarded_in(&fleet, wanted).await;
+    (fleet, replica, http)
+}
+
+async fn guarded_in(fleet: &Fleet, wanted: config::Document) -> (Replica, Http) {
     let [open] = fleet.replicas_with(wanted).await;
     let replica = fleet.start_with(tokens()).await;
     open.shutdown().await;
-    let http = Http::of(&fleet, &replica).await;
-    (fleet, replica, http)
+    let http = Http::of(fleet, &replica).await;
+    (replica, http)
 }
 
 #[tokio::test]

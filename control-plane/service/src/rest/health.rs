@@ -1,27 +1,20 @@
-//! How everything is, and how long it is told again (`sessions-and-streams.md` §5.4 and §5.5, `failure-state.md` §1.9).
-//!
-//! What is told is at most [`MAX_AGE`] old. From [`FRESH`] on it is made anew behind the answer, so that who polls never
-//! waits; older than [`MAX_AGE`] it is waited for, by all who ask together. A reset forgets it, also what is being made.
+//! How everything is (`sessions-and-streams.md` §5.4 and §5.5, `failure-state.md` §1.9), which is told again for at most a second
+//! ([`told`]). A reset forgets it.
+
+mod told;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tidegate_core::config::Config;
-use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::admin::{Admin, Page};
 use crate::watch::freshness;
 
 use super::shapes::{MAX_LISTED, breaker, breaker_counts, cooldown, listed_locks, provider_health};
-
-/// What is older is made anew.
-const FRESH: Duration = Duration::from_millis(500);
-/// What is older is not told.
-const MAX_AGE: Duration = Duration::from_secs(1);
+use told::Told;
 
 /// Every store answers, the view follows, and there is a configuration.
 const HEALTHY: &str = "healthy";
@@ -37,21 +30,12 @@ pub(super) struct Health {
     pub(super) full: Bytes,
 }
 
-/// What was told last.
+/// Tells it.
 #[derive(Debug)]
 pub(super) struct HealthCache {
     admin: Arc<Admin>,
     tasks: TaskTracker,
-    known: Mutex<Known>,
-    /// Held by who makes it.
-    making: Arc<tokio::sync::Mutex<()>>,
-}
-
-#[derive(Debug, Default)]
-struct Known {
-    health: Option<(Instant, Arc<Health>)>,
-    /// Grows when everything is forgotten.
-    generation: u64,
+    told: Arc<Told<Health>>,
 }
 
 impl HealthCache {
@@ -59,61 +43,22 @@ impl HealthCache {
         Self {
             admin,
             tasks,
-            known: Mutex::default(),
-            making: Arc::default(),
+            told: Arc::default(),
         }
     }
 
     /// What is known, however it was before.
     pub(super) fn forget(&self) {
-        let mut known = self.known.lock();
-        known.generation = known.generation.wrapping_add(1);
-        known.health = None;
+        self.told.forget();
     }
 
-    pub(super) async fn get(self: &Arc<Self>) -> Arc<Health> {
-        if let Some((age, health)) = self.known()
-            && age < MAX_AGE
-        {
-            if age >= FRESH
-                && let Ok(turn) = Arc::clone(&self.making).try_lock_owned()
-            {
-                let cache = Arc::clone(self);
-                self.tasks.spawn(async move {
-                    cache.make().await;
-                    drop(turn);
-                });
-            }
-            return health;
-        }
-        let _turn = self.making.lock().await;
-        // Another one may have made it while this one waited.
-        match self.known() {
-            Some((age, health)) if age < FRESH => health,
-            _ => self.make().await,
-        }
-    }
-
-    fn known(&self) -> Option<(Duration, Arc<Health>)> {
-        let known = self.known.lock();
-        let (made_at, health) = known.health.as_ref()?;
-        Some((made_at.elapsed(), Arc::clone(health)))
-    }
-
-    async fn make(&self) -> Arc<Health> {
-        let generation = self.known.lock().generation;
-        // From before it is made, so that it is never older than it seems.
-        let begun = Instant::now();
-        let health = Arc::new(health(&self.admin).await);
-        let mut known = self.known.lock();
-        if known.generation == generation {
-            known.health = Some((begun, Arc::clone(&health)));
-        }
-        health
+    pub(super) async fn get(&self) -> Arc<Health> {
+        let making = health(Arc::clone(&self.admin));
+        self.told.get(&self.tasks, making).await
     }
 }
 
-async fn health(admin: &Admin) -> Health {
+async fn health(admin: Arc<Admin>) -> Health {
     let durable_store = admin.durable_store_answers().await;
     let hot_store = admin.hot.answers();
     let view = freshness(&admin.view, &admin.clock);
@@ -136,7 +81,7 @@ async fn health(admin: &Admin) -> Health {
         },
     });
     if let (Some(config), Some(members)) = (config, told.as_object_mut())
-        && let Value::Object(state) = state(admin, &config)
+        && let Value::Object(state) = state(&admin, &config)
     {
         members.extend(state);
     }

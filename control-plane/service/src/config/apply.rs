@@ -213,14 +213,12 @@ impl Published {
                 warnings: target.warnings.clone(),
                 untouched: target.untouched.clone(),
             };
-            if !wanted.dry_run && !is_change && !self.has_in_force(stored.version) {
-                let version = stored.version;
-                self.take(stored, &mut turn)
-                    .map_err(|reason| ApplyError::NotInForce { version, reason })?;
-                return Ok(done(version, differences));
-            }
-            if wanted.dry_run || !is_change {
+            if wanted.dry_run {
                 return Ok(done(stored.version, differences));
+            }
+            if !is_change {
+                let version = self.put_in_force(stored, &mut turn)?;
+                return Ok(done(version, differences));
             }
             let change = Change {
                 document: target.document.clone(),
@@ -336,9 +334,19 @@ impl Published {
         })
     }
 
-    fn has_in_force(&self, version: u64) -> bool {
-        self.config()
-            .is_some_and(|config| config.version >= version)
+    /// What is wanted stands already. Whoever is told so finds it in force, also at a replica that had not heard of it.
+    pub(super) fn put_in_force(
+        &self,
+        stored: StoredDocument,
+        turn: &mut Turn,
+    ) -> Result<u64, ApplyError> {
+        let version = stored.version;
+        let in_force = self.config().is_some_and(|it| it.version >= version);
+        if !in_force {
+            self.take(stored, turn)
+                .map_err(|reason| ApplyError::NotInForce { version, reason })?;
+        }
+        Ok(version)
     }
 }
 

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use tidegate_core::config::{Config, Document, Resource, Violation, Warning};
 use tidegate_core::ids::ConnectionId;
 use tidegate_proto::admin::v1::Difference;
-use tidegate_store::durable::{SealedSecrets, StoredDocument};
+use tidegate_store::durable::SealedSecrets;
 use tokio::time::{Instant, timeout_at};
 
 use super::apply::{Applied, ApplyError, Change, MAX_TRIES, Saved};
@@ -142,23 +142,24 @@ impl Published {
                     current: base,
                 });
             }
-            let StoredDocument {
-                document: before,
-                mut secrets,
-                ..
-            } = stored;
-            let mut document = before.clone();
+            let mut document = stored.document.clone();
             edit(&mut document)?;
-            self.check_change(&before, &document)?;
-            let differences = differences(&before, &document, &[]);
-            if terms.dry_run || differences.is_empty() {
-                return Ok(Applied {
-                    version: base,
-                    differences,
-                    warnings: Vec::new(),
-                    untouched: Vec::new(),
-                });
+            self.check_change(&stored.document, &document)?;
+            let differences = differences(&stored.document, &document, &[]);
+            let done = |version, differences| Applied {
+                version,
+                differences,
+                warnings: Vec::new(),
+                untouched: Vec::new(),
+            };
+            if terms.dry_run {
+                return Ok(done(base, differences));
             }
+            if differences.is_empty() {
+                let version = self.put_in_force(stored, &mut turn)?;
+                return Ok(done(version, differences));
+            }
+            let mut secrets = stored.secrets;
             keep_secrets_of(&document, &mut secrets);
             if terms.deadline.is_some_and(|it| it <= Instant::now()) {
                 return Err(ApplyError::TooLate);
@@ -170,14 +171,7 @@ impl Published {
                 summary: &summary(&differences),
             };
             match self.save(base, change, &mut turn).await? {
-                Saved::As(version) => {
-                    return Ok(Applied {
-                        version,
-                        differences,
-                        warnings: Vec::new(),
-                        untouched: Vec::new(),
-                    });
-                }
+                Saved::As(version) => return Ok(done(version, differences)),
                 Saved::Overtaken(current) => {
                     if let Some(expected) = terms.expected {
                         return Err(ApplyError::Conflict { expected, current });

@@ -282,6 +282,34 @@ async fn a_change_of_settings_keeps_renewed_tokens() {
 }
 
 #[tokio::test]
+async fn a_change_that_another_replica_made_before_is_in_force_when_it_is_answered() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("tidegate.db");
+    let durable = SqliteDurableStore::open(&file, SqlLimits::default()).await;
+    let durable = Arc::new(durable.unwrap());
+    let [one, other] = ["1", "1"].map(|key| published(&durable, key));
+    let view = View::new(local_now());
+    one.apply(wanted(1, None), &view).await.unwrap();
+    other.refresh().await.unwrap();
+    let patch = serde_json::json!({"modelLockout": {"enabled": true}});
+    let patch = serde_json::from_value(patch).unwrap();
+    let mut terms = Terms {
+        expected: None,
+        author: "admin".to_owned(),
+        dry_run: false,
+        deadline: None,
+    };
+    assert_eq!(one.patch_settings(&patch, &terms).await.unwrap().version, 2);
+    // The other one has not heard of it. Who only looks changes nothing there.
+    for (dry_run, in_force) in [(true, 1), (false, 2)] {
+        terms.dry_run = dry_run;
+        let again = other.patch_settings(&patch, &terms).await.unwrap();
+        assert_eq!((again.version, again.differences.len()), (2, 0));
+        assert_eq!(other.config().unwrap().version, in_force);
+    }
+}
+
+#[tokio::test]
 async fn a_change_that_nobody_waits_for_any_more_is_not_made() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("tidegate.db");

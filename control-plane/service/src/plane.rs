@@ -153,6 +153,7 @@ impl ControlPlane {
         sealer: Arc<Sealer>,
     ) -> Self {
         let metrics = Arc::new(Metrics::new(config.registry));
+        metrics.show_foresight(Arc::clone(&durable));
         let clock = Arc::new(Clock::new());
         let view = Arc::new(View::new(local_now()));
         let hot = Arc::new(Hot::new(hot, Arc::clone(&clock), Arc::clone(&metrics)));

@@ -5,6 +5,7 @@ mod labels;
 
 pub(crate) mod admin_metrics;
 mod fleet_metrics;
+mod foresight_metrics;
 pub(crate) mod handoff_metrics;
 pub mod http;
 pub(crate) mod lease_call_metrics;

@@ -28,7 +28,7 @@ pub use events::{
     EventMarks, EventPosition, EventQuery, EventRow, EventSource, EventStore, StoredEvent,
 };
 pub use handoffs::{HandoffStore, MAX_SEALED_HANDOFF_BYTES, SealedHandoff};
-pub use leases::{LeaseReply, LeaseStore, MAX_SWEPT_LEASES};
+pub use leases::{Foresight, LeaseReply, LeaseStore, MAX_SWEPT_LEASES};
 pub use pins::{MAX_PIN_ROWS, PinStore, StoredPin};
 pub use tokens::{
     LeaseAnswer, LeasedToken, RefreshedToken, SaveAnswer, SealedGrant, SealedToken, TokenLease,

@@ -12,9 +12,11 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
+use tidegate_store::durable::DurableStore;
 
 use super::admin_metrics::AdminMetrics;
 use super::fleet_metrics::FleetMetrics;
+use super::foresight_metrics::LeaseForesight;
 use super::handoff_metrics::HandoffMetrics;
 use super::lease_call_metrics::LeaseCallMetrics;
 use super::lease_metrics::LeaseMetrics;
@@ -35,6 +37,9 @@ use kinds::{
 
 /// Where metrics are named. Both planes of one process share one.
 pub type SharedRegistry = Arc<RwLock<Registry>>;
+
+/// Before each name.
+const PREFIX: &str = "tidegate_cp";
 
 /// The tree.
 #[derive(Debug)]
@@ -135,9 +140,16 @@ impl Metrics {
         metrics
     }
 
+    /// Shows as well what this store foresees of leases.
+    pub(crate) fn show_foresight(&self, durable: Arc<dyn DurableStore>) {
+        let mut registry = self.registry.write();
+        let registry = registry.sub_registry_with_prefix(PREFIX);
+        registry.register_collector(Box::new(LeaseForesight(durable)));
+    }
+
     fn register(&self) {
         let mut registry = self.registry.write();
-        let registry = registry.sub_registry_with_prefix("tidegate_cp");
+        let registry = registry.sub_registry_with_prefix(PREFIX);
         registry.register("decisions", "Decisions answered", self.decisions.clone());
         registry.register_with_unit(
             "decision_duration",

@@ -20,7 +20,7 @@ use tidegate_core::lease::{
 };
 use tidegate_core::settings::LeaseSettings;
 use tidegate_core::time::Timestamp;
-use tidegate_store::durable::{DurableStoreError, LeaseReply, LeaseStore};
+use tidegate_store::durable::{DurableStoreError, Foresight, LeaseReply, LeaseStore};
 
 use super::PgDurableStore;
 use crate::call::{Progress, run};
@@ -233,6 +233,10 @@ impl LeaseStore for PgDurableStore {
             },
         )
         .await
+    }
+
+    fn foresight(&self) -> Foresight {
+        self.recent.foresight()
     }
 }
 

@@ -6,7 +6,7 @@ use tidegate_core::lease::{
     LeaseError, LeaseId, Named, OwnerHash,
 };
 use tidegate_core::settings::LeaseSettings;
-use tidegate_store::durable::LeaseStore as _;
+use tidegate_store::durable::{Foresight, LeaseStore as _};
 use tidegate_store_sql::PgDurableStore;
 
 use super::{OnPostgres, on_postgres, patient};
@@ -229,6 +229,38 @@ async fn a_registration_that_was_made_elsewhere_is_neither_hidden_nor_put_back()
             .await,
         "1"
     );
+}
+
+#[tokio::test]
+async fn what_becomes_of_what_is_foreseen_is_counted() {
+    let two = Two::start().await;
+    let counted = |foreseen, wrong, unknown| Foresight {
+        foreseen,
+        wrong,
+        unknown,
+    };
+    // Nothing was known for the first, and the second was refused.
+    assert_eq!(two.store().foresight(), counted(0, 0, 2));
+    renew(two.store(), &two.lease, TTL_MS).await.unwrap();
+    assert_eq!(two.store().foresight(), counted(1, 0, 2));
+    fence(two.store(), &two.lease, 1).await.unwrap();
+    assert_eq!(two.store().foresight(), counted(2, 0, 2));
+    // What is registered need not be foreseen.
+    fence(two.store(), &two.lease, 1).await.unwrap();
+    assert_eq!(two.store().foresight(), counted(2, 0, 2));
+
+    end(two.store(), &two.lease, 1).await;
+    fence(&two.other, &two.lease, 2).await.unwrap();
+    fence(two.store(), &two.lease, 2).await.unwrap();
+    assert_eq!(two.store().foresight(), counted(2, 1, 2));
+    release(&two.other, &two.lease).await.unwrap();
+    let renewed = renew(two.store(), &two.lease, TTL_MS).await;
+    assert_eq!(renewed, Err(LeaseError::FenceStale));
+    assert_eq!(two.store().foresight(), counted(2, 2, 2));
+    // Now it is known that there is no lease.
+    let fenced = fence(two.store(), &two.lease, 3).await;
+    assert_eq!(fenced, Err(FenceError::Lease(LeaseError::Required)));
+    assert_eq!(two.store().foresight(), counted(2, 2, 3));
 }
 
 /// The clock of the database is not where it is foreseen to be: nothing is written by it.

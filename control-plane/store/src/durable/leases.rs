@@ -34,6 +34,18 @@ pub struct LeaseReply<T> {
     pub answer: Result<T, LeaseError>,
 }
 
+/// How often a command came out as an adapter had foreseen it without a look, since it was opened. A command that failed on the
+/// way counts for neither.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Foresight {
+    /// It was written as foreseen, which saved the look.
+    pub foreseen: u64,
+    /// Something had changed, so that the attempt cost a round trip more than the look alone.
+    pub wrong: u64,
+    /// Too little was known, or what was known said to change nothing, or more than one row: there was a look at once.
+    pub unknown: u64,
+}
+
 /// Leases.
 #[async_trait]
 pub trait LeaseStore {
@@ -112,4 +124,9 @@ pub trait LeaseStore {
     /// their end and leases that ended longer than `keep` ago and have no registrations, at most
     /// [`super::MAX_DELETE_ROWS`] of each. Returns how many rows; ask again while it is not 0. Last generations stay.
     async fn sweep_leases(&self, keep: Duration) -> Result<u64, DurableStoreError>;
+
+    /// What became of what was foreseen. An adapter that always looks foresees nothing.
+    fn foresight(&self) -> Foresight {
+        Foresight::default()
+    }
 }

@@ -115,6 +115,8 @@ async fn without_its_store_nobody_gets_a_lease_and_others_are_served() {
 async fn a_store_that_stands_still_is_not_waited_for_long() {
     let (postgres, _fleet, [one]) = on_postgres(2).await;
     one.acquire('A').await.unwrap();
+    // Nothing was known of leases before.
+    assert_eq!(one.counter("lease_foresight_total{outcome=\"unknown\"}"), 1);
     postgres.pause().unwrap();
     let began = Instant::now();
     let late = one.try_acquire(acquire_request('A')).await.unwrap_err();

@@ -21,6 +21,16 @@ use crate::call::{Failure, Progress};
 use crate::number::{bits, from_moment, moment, ordered};
 use crate::rows::leases::{Found, Scope, generation, id_bytes, sequence};
 
+/// What became of what was foreseen.
+pub(super) enum Outcome<T> {
+    /// It was so, and is written.
+    Foreseen(T),
+    /// It was not so. Nothing is written.
+    Wrong,
+    /// Nothing that could be written was foreseen.
+    Unknown,
+}
+
 /// Runs a rule on what is foreseen; `None`: nothing was written, and nothing is answered.
 pub(super) async fn decide(
     connection: &mut PgConnection,
@@ -29,12 +39,23 @@ pub(super) async fn decide(
     scope: &Scope<'_>,
     rule: impl Fn(&Found) -> Step<Lease>,
 ) -> Result<Option<LeaseReply<Lease>>, Failure> {
+    let outcome = try_to_decide(connection, progress, recent, scope, rule).await?;
+    Ok(recent.came_to(outcome))
+}
+
+async fn try_to_decide(
+    connection: &mut PgConnection,
+    progress: &Progress,
+    recent: &Recent,
+    scope: &Scope<'_>,
+    rule: impl Fn(&Found) -> Step<Lease>,
+) -> Result<Outcome<LeaseReply<Lease>>, Failure> {
     let Some(found) = recent.foresee(scope, Instant::now()) else {
-        return Ok(None);
+        return Ok(Outcome::Unknown);
     };
     let step = rule(&found);
     let (Ok(answer), [change]) = (step.answer, step.changes.as_slice()) else {
-        return Ok(None);
+        return Ok(Outcome::Unknown);
     };
     progress.decides();
     let written = match change {
@@ -49,7 +70,7 @@ pub(super) async fn decide(
         }
         Change::Open { begins: false, .. } | Change::Forget(_) => {
             progress.has_decided_nothing();
-            return Ok(None);
+            return Ok(Outcome::Unknown);
         }
     };
     match written {
@@ -62,12 +83,12 @@ pub(super) async fn decide(
                 change => change.clone(),
             };
             recent.wrote(scope.owner, &[change], &[]);
-            Ok(Some(found.reply(Ok(lease))))
+            Ok(Outcome::Foreseen(found.reply(Ok(lease))))
         }
         Ok(None) | Err(Stop::Lost) => {
             progress.has_decided_nothing();
             recent.was_wrong(scope.owner);
-            Ok(None)
+            Ok(Outcome::Wrong)
         }
         Err(Stop::Failed(failure)) => {
             recent.was_wrong(scope.owner);
@@ -118,7 +139,8 @@ async fn open(
 }
 
 /// The first fence of a busy period: registers if the lease stands as it is known and nothing of this data plane is registered
-/// under it there. What is granted is what the rule says of that registration at the time it was made.
+/// under it there. What is granted is what the rule says of that registration at the time it was made. Later ones of the period
+/// need no more than one look, so nothing is foreseen for them, and they do not count.
 pub(super) async fn fence(
     connection: &mut PgConnection,
     progress: &Progress,
@@ -129,15 +151,27 @@ pub(super) async fn fence(
     if recent.is_registered(asked) {
         return Ok(None);
     }
+    let outcome = try_to_fence(connection, progress, recent, asked, settings).await?;
+    Ok(recent.came_to(outcome).flatten())
+}
+
+/// Registered, it grants nothing only where the rule says so by then.
+async fn try_to_fence(
+    connection: &mut PgConnection,
+    progress: &Progress,
+    recent: &Recent,
+    asked: &Fence<'_>,
+    settings: &LeaseSettings,
+) -> Result<Outcome<Option<Grant>>, Failure> {
     let Some((lease, now)) = recent.lease(asked.lease.owner, Instant::now()) else {
-        return Ok(None);
+        return Ok(Outcome::Unknown);
     };
     let Ok(Granted {
         write: Some(activity),
         ..
     }) = fence_rule(Some(&lease), None, asked, settings, now)
     else {
-        return Ok(None);
+        return Ok(Outcome::Unknown);
     };
     // Registered after its end, a lease would keep others away for nothing.
     let last = lease.expires_at.minus_ms(1);
@@ -168,7 +202,7 @@ pub(super) async fn fence(
         Ok(None) | Err(Stop::Lost) => {
             progress.has_decided_nothing();
             recent.was_wrong(asked.lease.owner);
-            return Ok(None);
+            return Ok(Outcome::Wrong);
         }
         Err(Stop::Failed(failure)) => return Err(failure),
     };
@@ -179,8 +213,6 @@ pub(super) async fn fence(
         settings,
         registered_at,
     );
-    Ok(told
-        .ok()
-        .filter(|told| told.write.is_none())
-        .map(|told| told.grant))
+    let granted = told.ok().filter(|told| told.write.is_none());
+    Ok(Outcome::Foreseen(granted.map(|told| told.grant)))
 }

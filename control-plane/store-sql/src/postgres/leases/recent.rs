@@ -5,6 +5,7 @@
 //! here may be wrong, or missing: that costs one round trip.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use parking_lot::Mutex;
@@ -13,7 +14,9 @@ use tidegate_core::lease::{
     ActivityName, Change, Fence, Generation, Lease, LeaseId, OwnerHash, Stored as _,
 };
 use tidegate_core::time::Timestamp;
+use tidegate_store::durable::Foresight;
 
+use super::foreseen::Outcome;
 use crate::number::moment;
 use crate::rows::leases::{Found, Scope, generation};
 
@@ -22,7 +25,18 @@ const MAX_KNOWN: usize = 16_384;
 
 /// See the module's own text.
 #[derive(Debug, Default)]
-pub(in super::super) struct Recent(Mutex<Known>);
+pub(in super::super) struct Recent {
+    known: Mutex<Known>,
+    counted: Counted,
+}
+
+/// What [`Foresight`] is made of.
+#[derive(Debug, Default)]
+struct Counted {
+    foreseen: AtomicU64,
+    wrong: AtomicU64,
+    unknown: AtomicU64,
+}
 
 #[derive(Debug, Default)]
 struct Known {
@@ -52,7 +66,7 @@ enum Place {
 impl Recent {
     /// What a look would show now; `None` where that is not to be foreseen.
     pub(super) fn foresee(&self, scope: &Scope<'_>, at: Instant) -> Option<Found> {
-        let known = self.0.lock();
+        let known = self.known.lock();
         let now = known.now(at)?;
         let owner = known.owners.get(&scope.owner);
         let mut leases: Vec<Lease> = owner
@@ -75,21 +89,21 @@ impl Recent {
 
     /// The owner's row that has not ended, and the present.
     pub(super) fn lease(&self, owner: OwnerHash, at: Instant) -> Option<(Lease, Timestamp)> {
-        let known = self.0.lock();
+        let known = self.known.lock();
         let own = known.owners.get(&owner)?.own.clone()?;
         Some((own, known.now(at)?))
     }
 
     /// Whether this registration was the last one of its data plane.
     pub(super) fn is_registered(&self, asked: &Fence<'_>) -> bool {
-        let known = self.0.lock();
+        let known = self.known.lock();
         known.registrations.get(&(asked.lease.owner, asked.plane)) == Some(&asked.number)
     }
 
     /// What a look showed, which was answered at this moment.
     pub(super) fn saw(&self, scope: &Scope<'_>, found: &Found, at: Instant) {
         let rows = found.rows();
-        let mut known = self.0.lock();
+        let mut known = self.known.lock();
         known.tell_time(found.now, at);
         for eligible in scope.eligible {
             known.connections.remove(&eligible.connection);
@@ -106,7 +120,7 @@ impl Recent {
 
     /// The owner's row, seen together with this time.
     pub(super) fn saw_lease(&self, lease: &Lease, now: Timestamp, at: Instant) {
-        let mut known = self.0.lock();
+        let mut known = self.known.lock();
         known.tell_time(now, at);
         // The last one is that of the row which has not ended.
         known.knows(lease.owner, Some(lease.clone()), Some(lease.generation));
@@ -114,7 +128,7 @@ impl Recent {
 
     /// What was written, and the places of rows that were made.
     pub(super) fn wrote(&self, owner: OwnerHash, changes: &[Change], opened: &[(LeaseId, u64)]) {
-        let mut known = self.0.lock();
+        let mut known = self.known.lock();
         for change in changes {
             known.changes(owner, change, opened);
         }
@@ -122,7 +136,7 @@ impl Recent {
 
     /// A data plane registered.
     pub(super) fn registered(&self, asked: &Fence<'_>) {
-        let mut known = self.0.lock();
+        let mut known = self.known.lock();
         let of = (asked.lease.owner, asked.plane);
         known.registrations.insert(of, asked.number);
         known.bound();
@@ -130,7 +144,7 @@ impl Recent {
 
     /// A registration ended.
     pub(super) fn ended(&self, name: &ActivityName) {
-        let mut known = self.0.lock();
+        let mut known = self.known.lock();
         let of = (name.lease.owner, name.plane);
         if known
             .registrations
@@ -143,14 +157,35 @@ impl Recent {
 
     /// The owner has nothing.
     pub(super) fn forget(&self, owner: OwnerHash) {
-        self.0.lock().owners.remove(&owner);
+        self.known.lock().owners.remove(&owner);
     }
 
     /// What was foreseen for this owner was not so, be it the time.
     pub(super) fn was_wrong(&self, owner: OwnerHash) {
-        let mut known = self.0.lock();
+        let mut known = self.known.lock();
         known.owners.remove(&owner);
         known.clock = None;
+    }
+
+    /// Counts what became of what was foreseen, and gives what was written.
+    pub(super) fn came_to<T>(&self, outcome: Outcome<T>) -> Option<T> {
+        let (counted, written) = match outcome {
+            Outcome::Foreseen(written) => (&self.counted.foreseen, Some(written)),
+            Outcome::Wrong => (&self.counted.wrong, None),
+            Outcome::Unknown => (&self.counted.unknown, None),
+        };
+        counted.fetch_add(1, Ordering::Relaxed);
+        written
+    }
+
+    /// What was counted so far.
+    pub(super) fn foresight(&self) -> Foresight {
+        let of = |counted: &AtomicU64| counted.load(Ordering::Relaxed);
+        Foresight {
+            foreseen: of(&self.counted.foreseen),
+            wrong: of(&self.counted.wrong),
+            unknown: of(&self.counted.unknown),
+        }
     }
 }
 
@@ -285,7 +320,7 @@ mod tests {
         assert!(last(0).is_some());
         let scope = Scope::of(owner(MAX_KNOWN));
         recent.saw(&scope, &nothing(&scope, 1_000), at);
-        assert!(recent.0.lock().owners.is_empty());
+        assert!(recent.known.lock().owners.is_empty());
         assert_eq!(last(0), None);
     }
 }

@@ -28,10 +28,10 @@ mod words;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::Connection;
+use crate::config::{Config, Connection};
 use crate::daily_reset::DailyReset;
 use crate::ids::{ModelId, ProviderId, RuleId};
-use crate::outcome::{LocalFault, Outcome, StreamFault, TransportFault};
+use crate::outcome::{Attempt, LocalFault, Outcome, StreamFault, TransportFault};
 use crate::settings::{ProviderClass, ProviderPolicy, RuleScope};
 use crate::time::Timestamp;
 
@@ -92,6 +92,15 @@ impl<'a> ClassifyContext<'a> {
             daily_reset: &policy.lockout.daily_reset,
             rules: &policy.rules,
         }
+    }
+
+    /// The context of how an attempt ended, seen `at` a moment; `None` where its provider is configured no more.
+    #[must_use]
+    pub fn of_attempt(config: &'a Config, attempt: &'a Attempt, at: Timestamp) -> Option<Self> {
+        let entry = config.provider(&attempt.provider)?;
+        let connection = config.connection(&attempt.connection);
+        let context = Self::of(&attempt.provider, &entry.policy, &attempt.model, at);
+        Some(context.on(connection.map(AsRef::as_ref)))
     }
 
     /// The same on a connection, which may say for itself how its quota is kept and that it does not cool.

@@ -313,13 +313,9 @@ fn judge(config: &Config, failure: LastFailure, now: Timestamp) -> Result<PriorA
         pass,
         target,
     } = failure;
-    let entry = config
-        .provider(&attempt.provider)
-        .ok_or(NoAnswer::UnknownProvider)?;
     let failed_at = now.minus_ms(age_ms);
-    let connection = config.connection(&attempt.connection);
-    let context = ClassifyContext::of(&attempt.provider, &entry.policy, &attempt.model, failed_at)
-        .on(connection.map(AsRef::as_ref));
+    let context = ClassifyContext::of_attempt(config, &attempt, failed_at)
+        .ok_or(NoAnswer::UnknownProvider)?;
     Ok(PriorAttempt {
         classification: classify(&outcome, &context),
         attempt,

@@ -160,6 +160,13 @@ impl Verdict {
             Self::Failed
         }
     }
+
+    /// Of how a stream ended that had begun well: its success is counted, so where how it ended says nothing of the target
+    /// either, there is nothing to be told.
+    #[must_use]
+    pub fn of_break(classification: &Classification) -> Option<Self> {
+        (Self::of_failure(classification) == Self::Failed).then_some(Self::Broke)
+    }
 }
 
 /// One attempt that ended.

@@ -1,5 +1,6 @@
 //! A stream that had begun well ends before its time.
 
+use tidegate_core::classify::{ClassifyContext, classify};
 use tidegate_core::outcome::{AttemptOutcome, LocalFault, Outcome, StreamFault};
 use tidegate_core::telemetry::aggregate::Verdict;
 use tidegate_plane_client::Leased;
@@ -12,7 +13,7 @@ use crate::metrics::{AbortLabels, AbortMoment};
 use super::{InFlight, Life, millis};
 
 impl<C: ControlPort> Life<C> {
-    /// A stream that had begun well failed.
+    /// A stream that had begun well failed, or ended for a limit of ours.
     pub(crate) fn breaks(&mut self, outcome: Outcome) {
         if let Some(in_flight) = &mut self.in_flight {
             in_flight.ends(&self.shared.metrics.gen_ai, self.endpoint, Some(&outcome));
@@ -35,9 +36,9 @@ impl<C: ControlPort> Life<C> {
             combo: self.combo,
             count: 1,
         };
-        in_flight
-            .target
-            .ends(&self.shared.control, Verdict::Broke, None);
+        if let Some(verdict) = held_against(&self.shared.control, &report) {
+            in_flight.target.ends(&self.shared.control, verdict, None);
+        }
         self.report(report, true);
     }
 
@@ -84,4 +85,12 @@ impl<C: ControlPort> Life<C> {
             false,
         );
     }
+}
+
+/// What is held against the target of a stream that had begun well. Nothing says anything of one that is configured no more.
+fn held_against(control: &impl ControlPort, ended: &AttemptOutcome) -> Option<Verdict> {
+    let snapshot = control.snapshot()?;
+    let config = &snapshot.config;
+    let context = ClassifyContext::of_attempt(config, &ended.attempt, ended.occurred_at)?;
+    Verdict::of_break(&classify(&ended.outcome, &context))
 }

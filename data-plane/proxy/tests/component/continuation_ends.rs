@@ -14,6 +14,7 @@ use crate::scripted::{
     CHAT, Call, Frozen, Scripted, TRUNCATED, code, ended_once, leased_post, ping, post, role,
     settles, stop, text, told, until,
 };
+use crate::telemetry::verdicts;
 
 fn leased() -> Options {
     Options {
@@ -255,6 +256,11 @@ async fn a_continuation_keeps_to_the_time_of_its_combo(#[case] under_way: UnderW
     // Nobody is to blame for a limit of ours.
     let ours = Outcome::Local(LocalFault::TargetExpired);
     assert_eq!(bench.control.outcomes().last(), Some(&ours));
+    let said = match under_way {
+        UnderWay::Headers | UnderWay::FirstEvent => "nothing",
+        UnderWay::Stream => "served",
+    };
+    assert_eq!(verdicts(&bench), ["served", "broke", said]);
     assert!((continuations(&bench, "late").await - 1.0).abs() < 0.5);
 }
 

@@ -16,6 +16,18 @@ fn ends<'a>(observed: &'a [Observation]) -> Vec<&'a End> {
     observed.iter().filter_map(of_end).collect()
 }
 
+/// What was said of targets, in order.
+pub(crate) fn verdicts(bench: &Bench) -> Vec<&'static str> {
+    let word = |end: &&End| match end.verdict {
+        Verdict::Served { .. } => "served",
+        Verdict::Failed => "failed",
+        Verdict::Broke => "broke",
+        Verdict::None => "nothing",
+    };
+    let observed = bench.control.heard().observed;
+    ends(&observed).iter().map(word).collect()
+}
+
 fn balance(observed: &[Observation]) -> (usize, usize) {
     let count = |is: fn(&&Observation) -> bool| observed.iter().filter(is).count();
     (
@@ -83,6 +95,31 @@ async fn a_stream_that_breaks_is_told_after_it_had_served() {
         "{verdicts:?}"
     );
     assert_eq!(balance(&observed), (1, 1));
+}
+
+/// Its success is counted, so that nothing is left to be told.
+#[rstest]
+#[case::the_upstreams("server_error", &["served", "broke"])]
+#[case::the_clients("invalid_request_error", &["served"])]
+#[tokio::test]
+async fn an_error_event_is_held_against_the_target_whose_fault_it_is(
+    #[case] kind: &str,
+    #[case] expected: &[&str],
+) {
+    let bench = Bench::start().await;
+    bench.one.set_default(Mode::SseErrorAfter {
+        events: 3,
+        error: Some(json!({"message": "no", "type": kind, "code": "content_filter"})),
+    });
+    let reply = bench
+        .client
+        .post("/v1/chat/completions", &chat("duo", true))
+        .await;
+    assert_eq!(reply.status, 200, "{reply:?}");
+    bench
+        .until("both reports", |bench| bench.control.outcomes().len() == 2)
+        .await;
+    assert_eq!(verdicts(&bench), expected);
 }
 
 #[tokio::test]

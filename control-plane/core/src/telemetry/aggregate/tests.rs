@@ -3,6 +3,7 @@ use rstest::rstest;
 
 use super::*;
 use crate::number::Finite;
+use crate::outcome::{LocalFault, Outcome, StreamFault, UpstreamError};
 use crate::telemetry::fleet::Fleet;
 use crate::telemetry::quota::QUOTA_MS;
 use crate::telemetry::{QuotaWindow, Telemetry};
@@ -152,6 +153,38 @@ fn only_the_targets_own_failures_count(
     });
     let classification = crate::classify::classify(&outcome, &context);
     assert_eq!(Verdict::of_failure(&classification), expected);
+}
+
+#[rstest]
+#[case::it_broke_off(Outcome::Stream(StreamFault::Truncated), Some(Verdict::Broke))]
+#[case::it_fell_silent(Outcome::Stream(StreamFault::IdleTimeout), Some(Verdict::Broke))]
+#[case::it_took_too_long(Outcome::Stream(StreamFault::DeadlineExceeded), Some(Verdict::Broke))]
+#[case::an_error_of_the_upstream(embedded("server_error", ""), Some(Verdict::Broke))]
+#[case::an_error_that_says_nothing(embedded("", "whatever"), Some(Verdict::Broke))]
+#[case::a_refusal_of_content(embedded("invalid_request_error", "content_policy_violation"), None)]
+#[case::a_request_that_is_wrong(embedded("invalid_request_error", ""), None)]
+#[case::the_time_of_its_combo(Outcome::Local(LocalFault::TargetExpired), None)]
+#[case::its_lease(Outcome::Local(LocalFault::LeaseConflict), None)]
+#[case::its_client_left(Outcome::ClientAbort, None)]
+fn what_is_nobodys_fault_is_not_held_against_a_target_that_had_served(
+    #[case] outcome: Outcome,
+    #[case] expected: Option<Verdict>,
+) {
+    let (provider, model) = (provider(), model());
+    let policy = policy();
+    let context = crate::classify::ClassifyContext::of(&provider, &policy, &model, NOW);
+    let classification = crate::classify::classify(&outcome, &context);
+    assert_eq!(Verdict::of_break(&classification), expected);
+}
+
+/// An error event in a stream.
+fn embedded(kind: &str, code: &str) -> Outcome {
+    Outcome::Response(UpstreamError {
+        status: 200,
+        body: format!(r#"{{"error":{{"message":"no","type":"{kind}","code":"{code}"}}}}"#),
+        embedded: true,
+        ..UpstreamError::default()
+    })
 }
 
 #[test]

@@ -55,6 +55,11 @@ impl<C: ControlPort> Life<C> {
             None => written(self.endpoint, &answer.body),
         };
         self.uses(answer.tokens.into(), written);
+        self.is_complete();
+    }
+
+    /// The attempt in flight came to an end of its own, whatever becomes of what it answered.
+    pub(crate) fn is_complete(&mut self) {
         if let Some(in_flight) = &mut self.in_flight {
             in_flight.ends(&self.shared.metrics.gen_ai, self.endpoint, None);
         }

@@ -329,8 +329,9 @@ impl<C: ControlPort> Flow<C> {
             metrics.continues(Continued::Failed);
             return self.gives_up();
         }
-        if let Some(fault) = &fault {
-            life.breaks(fault.clone());
+        match &fault {
+            Some(fault) => life.breaks(fault.clone()),
+            None => life.is_complete(),
         }
         if !new.is_plain() {
             metrics.continues(Continued::Unusable);

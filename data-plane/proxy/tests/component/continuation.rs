@@ -1,5 +1,7 @@
 //! Chat streams that break after their client has seen text, and go on.
 
+use std::collections::BTreeMap;
+
 use rstest::rstest;
 use serde_json::{Value, json};
 use tidegate_core::outcome::Outcome;
@@ -9,7 +11,11 @@ use crate::scripted::{
     Frozen, Scripted, TRUNCATED, chunk, code, ended_once, events, post, role, settles, stop, text,
     told, until,
 };
+use crate::telemetry::verdicts;
 
+/// What attempts are counted as that broke off, and that ended with an error event.
+const BROKE_OFF: &str = "stream_terminated";
+const EMBEDDED: &str = "embedded_error";
 /// What is said before a stream breaks.
 pub(crate) const FOX: &str = "The quick brown fox";
 pub(crate) const DONE: &str = "data: [DONE]\n\n";
@@ -26,6 +32,24 @@ pub(crate) fn continuing() -> Options {
 pub(crate) async fn continuations(bench: &Bench, end: &str) -> f64 {
     let name = format!("tidegate_dp_continuations_total{{end=\"{end}\"}}");
     bench.metric(&name).await
+}
+
+/// How attempts ended by the metrics, and how many of them.
+async fn ended_as(bench: &Bench) -> BTreeMap<String, u32> {
+    const NAME: &str = "gen_ai_client_operation_duration_seconds_count{";
+    let metrics = bench.client.get("/metrics").await.text();
+    let ends = metrics.lines().filter_map(|line| {
+        let (labels, count) = line.strip_prefix(NAME)?.split_once("} ")?;
+        let (_, error_type) = labels.split_once("error_type=\"")?;
+        let error_type = error_type.trim_end_matches('"').to_owned();
+        Some((error_type, count.parse().unwrap()))
+    });
+    ends.collect()
+}
+
+fn ended<const N: usize>(ends: [(&str, u32); N]) -> BTreeMap<String, u32> {
+    ends.map(|(error_type, count)| (error_type.to_owned(), count))
+        .into()
 }
 
 /// Answers the next request with the beginning of a stream, and breaks it off when the client has it.
@@ -102,6 +126,7 @@ async fn vector_sessions_52_what_begins_anew_is_thrown_away(#[case] said: String
     assert!(!reply.text().contains("[DONE]"));
     ended_once(&bench, 5).await;
     assert!((continuations(&bench, "began_anew").await - 4.0).abs() < 0.5);
+    assert_eq!(ended_as(&bench).await, ended([(BROKE_OFF, 1), ("", 4)]));
 }
 
 #[tokio::test]
@@ -227,16 +252,22 @@ enum Rest {
     Refused,
     InOnePiece,
     WithATool,
-    AnError,
+    AnError(&'static str),
 }
 
 #[rstest]
-#[case::refused(Rest::Refused, "failed")]
-#[case::in_one_piece(Rest::InOnePiece, "unusable")]
-#[case::with_a_tool(Rest::WithATool, "unusable")]
-#[case::an_error(Rest::AnError, "failed")]
+#[case::refused(Rest::Refused, "failed", "503", &["nothing"])]
+#[case::in_one_piece(Rest::InOnePiece, "unusable", "", &["served"])]
+#[case::with_a_tool(Rest::WithATool, "unusable", "", &["served"])]
+#[case::an_error(Rest::AnError("server_error"), "failed", EMBEDDED, &["served", "broke"])]
+#[case::a_refusal(Rest::AnError("invalid_request_error"), "failed", EMBEDDED, &["served"])]
 #[tokio::test]
-async fn a_continuation_that_cannot_be_used_ends_the_stream(#[case] rest: Rest, #[case] end: &str) {
+async fn a_continuation_that_cannot_be_used_ends_the_stream(
+    #[case] rest: Rest,
+    #[case] end: &str,
+    #[case] error_type: &str,
+    #[case] said: &[&str],
+) {
     let (one, bench) = Scripted::bench(continuing()).await;
     let _time = Frozen::time();
     let upstream = async {
@@ -254,8 +285,10 @@ async fn a_continuation_that_cannot_be_used_ends_the_stream(#[case] rest: Rest, 
                 let events = [text("brown fox jumps"), tool, stop()];
                 call.streams(&events).await.ends().await;
             }
-            Rest::AnError => {
-                let error = "data: {\"error\":{\"message\":\"no\"}}\n\n".to_owned();
+            Rest::AnError(kind) => {
+                let error =
+                    json!({"error": {"message": "no", "type": kind, "code": "content_filter"}});
+                let error = format!("data: {error}\n\n");
                 call.streams(&[text("brown fox"), error]).await.ends().await;
             }
         }
@@ -266,6 +299,12 @@ async fn a_continuation_that_cannot_be_used_ends_the_stream(#[case] rest: Rest, 
     assert_eq!(code(&reply), "stream_terminated");
     assert!((continuations(&bench, end).await - 1.0).abs() < 0.5);
     until("the permit", || bench.control.heard().released.len() == 1).await;
+    assert_eq!(verdicts(&bench), [&["served", "broke"], said].concat());
+    // Its client is there all the time.
+    assert_eq!(
+        ended_as(&bench).await,
+        ended([(BROKE_OFF, 1), (error_type, 1)])
+    );
 }
 
 fn reasons() -> String {

@@ -9,7 +9,7 @@ use tidegate_proto::admin::v1::watch_events_response::What;
 use tidegate_proto::admin::v1::{Event, EventFilter, WatchEventsRequest};
 use tonic::{Code, Status};
 
-use super::get::history;
+use super::get::history::{self, Found};
 use crate::cli::{EventArguments, Output, WatchArguments};
 use crate::connect::Client;
 use crate::failure::Failure;
@@ -104,24 +104,27 @@ impl Watch<'_> {
     }
 
     /// Everything that is stored from now on is told. What was stored before is known the first time, and told later on.
+    ///
+    /// How far history was read is where the next gap begins, though nothing of it passed the filter: what is rare would be
+    /// looked for in all that ever happened. That is asked for before the list is read, which then has all of it.
     async fn begin(&mut self) -> Result<(), Failure> {
+        let everything = EventFilter::default();
+        let newest = history::read(self.client, &everything, 0, 1).await?;
+        let newest = newest.first().map_or(0, |newest| newest.at_unix_ms);
         if self.has_begun {
-            let listed = self.recent().await?;
-            if listed.len() >= usize::try_from(MAX_RECENT).unwrap_or(usize::MAX) {
+            let Found { events, goes_on } = self.recent().await?;
+            if goes_on || events.len() >= usize::try_from(MAX_RECENT).unwrap_or(usize::MAX) {
                 eprintln!("note: more happened meanwhile: `tidegatectl get events` has it");
             }
-            for event in self.known.news(listed) {
+            for event in self.known.news(events) {
                 if self.left != Some(0) {
                     self.tell(event)?;
                 }
             }
+            self.known.begin_at(newest);
         } else {
-            let everything = EventFilter::default();
-            let newest = history::read(self.client, &everything, 0, 1).await?;
-            if let Some(newest) = newest.first() {
-                self.known.begin_at(newest.at_unix_ms);
-            }
-            for event in self.recent().await?.into_iter().rev() {
+            self.known.begin_at(newest);
+            for event in self.recent().await?.events.into_iter().rev() {
                 self.known.note(event);
             }
             self.has_begun = true;
@@ -133,9 +136,9 @@ impl Watch<'_> {
         Ok(())
     }
 
-    /// What was stored lately, newest first.
-    async fn recent(&mut self) -> Result<Vec<Event>, Failure> {
-        history::read(self.client, &self.filter, self.known.since(), MAX_RECENT).await
+    /// What was stored lately.
+    async fn recent(&mut self) -> Result<Found, Failure> {
+        history::look_through(self.client, &self.filter, self.known.since(), MAX_RECENT).await
     }
 
     fn tell(&mut self, event: Event) -> Result<(), Failure> {
@@ -230,45 +233,4 @@ pub(crate) fn as_value(event: &Event) -> Value {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_an_operator_must_mend_is_not_tried_again() {
-        for (status, passes) in [
-            (Status::unavailable("x"), true),
-            (Status::resource_exhausted("x"), true),
-            (Status::cancelled("x"), true),
-            (Status::unauthenticated("x"), false),
-            (Status::permission_denied("x"), false),
-            (Status::invalid_argument("x"), false),
-        ] {
-            let code = status.code();
-            assert_eq!(may_pass(&status.into()), passes, "{code}");
-        }
-        assert!(!may_pass(&Failure::Closed));
-    }
-
-    #[test]
-    fn an_event_is_one_line_that_cannot_steer_a_terminal() {
-        let event = Event {
-            at_unix_ms: 0,
-            kind: "configuration".to_owned(),
-            description: "settings: a\nb".to_owned(),
-            author: "admin ada".to_owned(),
-            ..Event::default()
-        };
-        assert_eq!(
-            line(&event),
-            "1970-01-01T00:00:00Z  configuration  settings: a\u{fffd}b  (by admin ada)"
-        );
-        let event = Event {
-            kind: "lock".to_owned(),
-            provider: "p".to_owned(),
-            connection: "c".to_owned(),
-            description: "m".to_owned(),
-            ..Event::default()
-        };
-        assert_eq!(line(&event), "1970-01-01T00:00:00Z  lock  p/c  m");
-    }
-}
+mod tests;

@@ -127,6 +127,32 @@ pub(crate) async fn read(
     since_unix_ms: u64,
     limit: u32,
 ) -> Result<Vec<Event>, Failure> {
+    let Found { events, goes_on } = look_through(client, filter, since_unix_ms, limit).await?;
+    if goes_on {
+        return Err(Failure::Output(format!(
+            "history was read for {MAX_PAGES} pages, and goes on; {} of {limit} events were found: ask for fewer, or with --since",
+            events.len()
+        )));
+    }
+    Ok(events)
+}
+
+/// What a look through history found.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// Newest first.
+    pub(crate) events: Vec<Event>,
+    /// Fewer were found than were asked for, and there is more than one command reads.
+    pub(crate) goes_on: bool,
+}
+
+/// The newest events, at most `limit`, of as much of history as one command reads.
+pub(crate) async fn look_through(
+    client: &mut Client,
+    filter: &EventFilter,
+    since_unix_ms: u64,
+    limit: u32,
+) -> Result<Found, Failure> {
     let limit_len = usize::try_from(limit).unwrap_or(usize::MAX);
     let mut found: Vec<Event> = Vec::new();
     let mut page_token = String::new();
@@ -142,11 +168,14 @@ pub(crate) async fn read(
         found.truncate(limit_len);
         page_token = answer.next_page_token;
         if page_token.is_empty() || found.len() == limit_len {
-            return Ok(found);
+            return Ok(Found {
+                events: found,
+                goes_on: false,
+            });
         }
     }
-    Err(Failure::Output(format!(
-        "history was read for {MAX_PAGES} pages, and goes on; {} of {limit} events were found: ask for fewer, or with --since",
-        found.len()
-    )))
+    Ok(Found {
+        events: found,
+        goes_on: true,
+    })
 }

@@ -268,15 +268,19 @@ impl<C: ControlPort> Flow<C> {
 
     /// When the watch must look next, which it promises to do: at `look`, or before if something may be too late by then.
     /// That is not moved with every event; it is when the watch looks that the newest event counts.
+    ///
+    /// What passed just before this, nobody has looked at: then it looks at once. A connection that does not wait looks
+    /// itself when it asks, so what passed is over for the watch.
     pub(super) fn look_by(&mut self, look: Instant) -> Instant {
-        let now = Instant::now();
         let limits = if self.life.is_some() {
-            [self.clock.end, self.too_late().0]
+            let (limit, _) = self.too_late();
+            let now = Instant::now();
+            let watched = limit.filter(|limit| self.is_waiting || *limit > now);
+            [self.clock.end, watched]
         } else {
             [None, None]
         };
-        let limits = limits.into_iter().flatten().filter(|limit| *limit > now);
-        let moment = limits.fold(look, Ord::min);
+        let moment = limits.into_iter().flatten().fold(look, Ord::min);
         self.looked_at_by = Some(moment);
         moment
     }

@@ -64,6 +64,8 @@ pub(crate) struct FakeControl {
     pub(crate) panics_at_breaks: AtomicBool,
     /// After a failure a permit of `two-a` is to be waited for.
     pub(crate) is_full: AtomicBool,
+    /// Something was reported.
+    pub(crate) reported: Notify,
     /// Ends a wait for a permit.
     pub(crate) freed: Notify,
     pub(crate) leases: FakeLeases,
@@ -178,6 +180,7 @@ impl FakeControl {
             panics: AtomicBool::new(false),
             panics_at_breaks: AtomicBool::new(false),
             is_full: AtomicBool::new(false),
+            reported: Notify::new(),
             freed: Notify::new(),
             leases: FakeLeases::default(),
             managed: Mutex::default(),
@@ -465,6 +468,7 @@ impl ControlPort for FakeControl {
     fn report(&self, report: AttemptOutcome, urgent: bool) {
         self.apply(&report);
         self.heard.lock().reports.push((report, urgent));
+        self.reported.notify_one();
     }
 
     fn opens(&self, open: OpenAttempt) {

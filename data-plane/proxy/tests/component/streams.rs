@@ -1,5 +1,6 @@
 //! Streams that fail after the client has begun to read them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rstest::rstest;
@@ -9,7 +10,7 @@ use tidegate_fake_upstream::{Mode, Reply, Selector};
 use tidegate_plane_client::Deadlines;
 
 use crate::bench::{Bench, Options, chat};
-use crate::scripted::{Frozen, Scripted, ping, role, settles, text};
+use crate::scripted::{Frozen, Scripted, ping, role, settles, text, until};
 
 fn events(text: &str) -> Vec<Value> {
     text.split("\n\n")
@@ -206,6 +207,33 @@ async fn vector_sessions_53_heartbeats_are_no_progress() {
     assert!(reply.text().contains("stream_idle_timeout"));
     let idle = Outcome::Stream(StreamFault::IdleTimeout);
     assert_eq!(bench.control.outcomes(), [Outcome::Success, idle]);
+}
+
+/// The client's connection waits already, and the watch beside it has not looked yet when the limit passes.
+#[tokio::test]
+async fn a_limit_that_passes_before_anybody_looks_is_found_at_once() {
+    let (one, bench) = Scripted::bench(limits(Deadlines {
+        idle: Some(Duration::from_secs(5)),
+        ..Deadlines::default()
+    }))
+    .await;
+    let _time = Frozen::time();
+    let control = Arc::clone(&bench.control);
+    // Its turn comes between theirs.
+    let passes = bench.tasks.spawn(async move {
+        control.reported.notified().await;
+        tokio::time::advance(Duration::from_millis(5_001)).await;
+    });
+    settles().await;
+    let upstream = async {
+        let call = one.call().await.streams(&[role()]).await;
+        passes.await.unwrap();
+        until("its end", || bench.control.outcomes().len() == 2).await;
+        call.until_let_go().await;
+    };
+    let body = chat("one/m", true);
+    let (reply, ()) = tokio::join!(bench.client.post("/v1/chat/completions", &body), upstream);
+    assert!(reply.text().contains("stream_idle_timeout"));
 }
 
 #[tokio::test]

@@ -9,9 +9,22 @@ mod requests;
 pub use requests::{BadRequest, ClearLockouts, Reset, read_clear, read_patch, read_reset};
 
 use crate::settings::MAX_SETTINGS_BYTES;
+use crate::time::Timestamp;
 
 /// Longest body of a management request, in bytes: that of settings.
 pub const MAX_MANAGEMENT_BYTES: usize = MAX_SETTINGS_BYTES;
+
+/// For how long somebody still waits for an answer, in ms; `None` where nobody says. They wait for `told_ms` from when the
+/// request was sent, which may be long ago, and at most until `not_after` in the store's time.
+#[must_use]
+pub fn waited_for_ms(
+    told_ms: Option<u64>,
+    not_after: Option<Timestamp>,
+    now: Timestamp,
+) -> Option<u64> {
+    let until = not_after.map(|not_after| not_after.remaining_ms(now));
+    [told_ms, until].into_iter().flatten().min()
+}
 
 /// What a request needs (`sessions-and-streams.md` §5.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,7 +205,26 @@ impl ResetScope {
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
+
     use super::*;
+
+    #[rstest]
+    #[case::nobody_says(None, None, None)]
+    #[case::who_never_heard_the_time(Some(300), None, Some(300))]
+    #[case::on_its_way_for_no_time(Some(300), Some(1_300), Some(300))]
+    #[case::on_its_way_for_long(Some(300), Some(1_100), Some(100))]
+    #[case::on_its_way_for_too_long(Some(300), Some(999), Some(0))]
+    #[case::a_clock_that_is_ahead_gives_nothing_more(Some(300), Some(9_000), Some(300))]
+    #[case::a_moment_alone(None, Some(1_300), Some(300))]
+    fn a_request_is_waited_for_until_its_first_end(
+        #[case] told_ms: Option<u64>,
+        #[case] not_after: Option<u64>,
+        #[case] expected: Option<u64>,
+    ) {
+        let waited = waited_for_ms(told_ms, not_after.map(Timestamp), Timestamp(1_000));
+        assert_eq!(waited, expected);
+    }
 
     #[test]
     fn what_is_allowed_is_what_is_answered() {

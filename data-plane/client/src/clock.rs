@@ -119,6 +119,12 @@ impl PlaneClock {
         Timestamp(state.shown_ms)
     }
 
+    /// The same; `None` as long as nobody has told the store's time.
+    pub(crate) fn heard_at(&self, now: Instant) -> Option<Timestamp> {
+        let is_heard = self.state.lock().best.is_some();
+        is_heard.then(|| self.at(now))
+    }
+
     /// How often the store's clock stepped.
     pub(crate) fn steps(&self) -> u64 {
         self.state.lock().steps
@@ -171,8 +177,10 @@ mod tests {
         let origin = Instant::now();
         let clock = clock(origin, 1_000_000);
         assert_eq!(clock.at(origin), Timestamp(1_000_000));
+        assert_eq!(clock.heard_at(origin), None);
         clock.answered(origin, origin, Timestamp(50_000));
         assert_eq!(clock.at(origin), Timestamp(50_000));
+        assert_eq!(clock.heard_at(origin), Some(Timestamp(50_000)));
         clock.answered(origin, origin, Timestamp(20_000));
         assert_eq!(clock.at(origin), Timestamp(50_000));
         assert_eq!(clock.steps(), 1);

@@ -2,9 +2,11 @@
 //!
 //! **Stance:** nothing is decided here, neither what is answered nor who may ask: what the client showed travels with its
 //! request. All of it may be repeated, so it goes to whichever replica answers. A change is put to one replica at a time, and
-//! travels with the time that is left: one that came too late would undo what was changed after it.
+//! travels with the time that is left, and with the moment in the store's time when it is over, since nobody knows how long a
+//! request is on its way: one that came too late would undo what was changed after it.
 
 use std::fmt;
+use std::time::Duration;
 
 use bytes::Bytes;
 use secrecy::{ExposeSecret as _, SecretString};
@@ -63,6 +65,10 @@ impl PlaneClient {
             Right::Anyone | Right::Read => Company::Joined,
             Right::Manage => Company::Alone,
         };
+        let now = Instant::now();
+        let limit = deadline.saturating_duration_since(now);
+        let store_now = inner.clock.heard_at(now);
+        let not_after = store_now.map(|store_now| store_now.plus_ms(millis(limit)));
         let authorization = call.authorization.as_ref();
         let request = proto::CallRequest {
             method: call.method,
@@ -70,17 +76,17 @@ impl PlaneClient {
             authorization: authorization.map(|shown| shown.expose_secret().to_owned()),
             body: call.body.into(),
             remaining_ms: None,
+            not_after_unix_ms: not_after.map(|not_after| not_after.0),
         };
         let ask = |channel| {
             let left = deadline.saturating_duration_since(Instant::now());
             let request = proto::CallRequest {
-                remaining_ms: Some(u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
+                remaining_ms: Some(millis(left)),
                 ..request.clone()
             };
             let mut client = ManagementServiceClient::new(channel);
             async move { client.call(request).await }
         };
-        let limit = deadline.saturating_duration_since(Instant::now());
         let answer = inner.ask_any(limit, Persist::Once, company, ask).await;
         let Some(answer) = answer else {
             inner.metrics.management_unanswered.inc();
@@ -97,4 +103,8 @@ impl PlaneClient {
             allow: Some(allow).filter(|allow| !allow.is_empty()),
         })
     }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -394,7 +394,7 @@ async fn what_a_data_plane_forwards_is_answered_like_what_comes_over_http() {
             path: path.to_owned(),
             authorization: token.map(|token| format!("Bearer {token}")),
             body: body.as_bytes().to_vec(),
-            remaining_ms: None,
+            ..management::CallRequest::default()
         };
         let mut client = ManagementServiceClient::new(replica.channel.clone());
         client.call(request).await.unwrap().into_inner()

@@ -9,7 +9,7 @@ use tidegate_plane_client::ManagementCall;
 use tokio::time::Instant;
 use tonic::Status;
 
-use super::setting::Setting;
+use super::setting::{STORE_TIME, Setting};
 
 /// The status of the answer, if there is one within ten seconds.
 async fn manage(setting: &Setting, operation: Operation) -> Option<u16> {
@@ -36,6 +36,17 @@ fn told(setting: &Setting) -> Vec<u64> {
     told
 }
 
+/// Until when somebody waits, in the store's time, as replicas were told; each moment once.
+fn not_after(setting: &Setting) -> Vec<Option<u64>> {
+    let replicas = setting.replicas.iter();
+    let mut told: Vec<Option<u64>> = replicas
+        .flat_map(|replica| replica.managed.lock().clone())
+        .map(|request| request.not_after_unix_ms)
+        .collect();
+    told.dedup();
+    told
+}
+
 #[rstest]
 #[case::looks(Operation::ShowSettings, 2)]
 #[case::changes_may_still_be_made(Operation::PatchSettings, 1)]
@@ -50,6 +61,12 @@ async fn replicas_that_hang_are_joined_by_others_for_looks_only(
     assert_eq!(told.len(), expected);
     assert!(told[0] > 9_900, "{told:?}");
     assert!(told.iter().skip(1).all(|left| *left <= 7_500), "{told:?}");
+    // However late a replica is asked, or reads it.
+    let not_after = not_after(&setting);
+    assert!(
+        matches!(not_after[..], [Some(moment)] if moment >= STORE_TIME + 10_000),
+        "{not_after:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

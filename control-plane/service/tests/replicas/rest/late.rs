@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use pretty_assertions::assert_eq;
+use rstest::rstest;
 use serde_json::{Value, json};
 use tidegate_proto::management::v1 as management;
 use tidegate_proto::management::v1::management_service_client::ManagementServiceClient;
@@ -28,12 +29,12 @@ const LET_GO: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 const WAITING: &str = "SELECT pid FROM pg_stat_activity
      WHERE wait_event_type = 'Lock' AND query LIKE 'SELECT version, secrets_revision, document%'";
 
-/// A request as a data plane forwards it.
+/// A request as a data plane forwards it, with the time that is left for it, and the moment when it is over.
 async fn forward(
     replica: &Replica,
     method: &str,
     body: &Value,
-    remaining_ms: Option<u64>,
+    (remaining_ms, not_after_unix_ms): (Option<u64>, Option<u64>),
 ) -> management::CallResponse {
     let request = management::CallRequest {
         method: method.to_owned(),
@@ -41,7 +42,7 @@ async fn forward(
         authorization: Some(format!("Bearer {OPERATOR}")),
         body: body.to_string().into_bytes(),
         remaining_ms,
-        ..management::CallRequest::default()
+        not_after_unix_ms,
     };
     let mut client = ManagementServiceClient::new(replica.channel.clone());
     client.call(request).await.unwrap().into_inner()
@@ -82,8 +83,12 @@ async fn settings_are_not_changed_when_their_caller_has_gone() {
         let change = async {
             // What is asked next is answered after it was heard that the caller has gone.
             if is_forwarded {
-                leave(&postgres, forward(&replica, "PATCH", &abandoned, None)).await;
-                forward(&replica, "GET", &Value::Null, None).await;
+                leave(
+                    &postgres,
+                    forward(&replica, "PATCH", &abandoned, (None, None)),
+                )
+                .await;
+                forward(&replica, "GET", &Value::Null, (None, None)).await;
             } else {
                 leave(&postgres, http.patch(&abandoned)).await;
                 http.settings().await;
@@ -100,18 +105,37 @@ async fn settings_are_not_changed_when_their_caller_has_gone() {
     }
 }
 
+/// A replica may have stood still for a long time with the request in its socket.
+#[rstest]
+#[case::nothing_is_left(Some(0), None, 503)]
+#[case::long_on_its_way(Some(60_000), Some(1), 503)]
+#[case::without_a_time_of_its_own(None, Some(1), 503)]
+#[case::in_time(Some(60_000), Some(u64::MAX), 200)]
 #[tokio::test]
-async fn a_change_is_not_made_when_the_time_that_was_left_for_it_is_over() {
+async fn settings_are_not_saved_when_the_time_that_was_left_for_it_is_over(
+    #[case] remaining_ms: Option<u64>,
+    #[case] not_after_unix_ms: Option<u64>,
+    #[case] expected: u32,
+) {
     let (fleet, replica, http) = guarded().await;
     let change = json!({"modelLockout": {"enabled": true}});
-    let late = forward(&replica, "PATCH", &change, Some(0)).await;
-    let told: Value = serde_json::from_slice(&late.body).unwrap();
+    let answer = forward(
+        &replica,
+        "PATCH",
+        &change,
+        (remaining_ms, not_after_unix_ms),
+    )
+    .await;
+    let told: Value = serde_json::from_slice(&answer.body).unwrap();
+    assert_eq!(answer.status, expected, "{told}");
+    let is_saved = expected == 200;
+    if !is_saved {
+        assert_eq!(told["error"]["code"], "CP0015");
+    }
+    let version = 1 + u64::from(is_saved);
+    assert_eq!(http.version().await, version);
     assert_eq!(
-        (late.status, &told["error"]["code"]),
-        (503, &json!("CP0015"))
+        fleet.durable.load_document().await.unwrap().version,
+        version
     );
-    assert_eq!(http.version().await, 1);
-    assert_eq!(fleet.durable.load_document().await.unwrap().version, 1);
-    let timely = forward(&replica, "PATCH", &change, Some(60_000)).await;
-    assert_eq!(timely.status, 200);
 }

@@ -54,6 +54,7 @@ struct Faults {
 #[derive(Debug, Default)]
 struct Switches {
     delay_each_way: Duration,
+    delay_changes: Duration,
     fail_each: Option<NonZeroU64>,
     calls: u64,
     late_writes: u64,
@@ -96,6 +97,11 @@ impl<S: HotStore + ?Sized> FaultyHotStore<S> {
     /// Each call takes this long to arrive, its answer as long again, and each change as long to a follower.
     pub fn delay_each_way(&self, delay: Duration) {
         self.faults.switches.lock().delay_each_way = delay;
+    }
+
+    /// Each change takes this long more to a follower, so that who follows is behind what calls are answered by.
+    pub fn delay_changes(&self, delay: Duration) {
+        self.faults.switches.lock().delay_changes = delay;
     }
 
     /// Each nth call from here on fails before it arrives; `None` ends that.
@@ -214,9 +220,7 @@ impl Faults {
 
     async fn delay(&self) {
         let delay = self.switches.lock().delay_each_way;
-        if !delay.is_zero() {
-            sleep(delay).await;
-        }
+        wait(delay).await;
     }
 
     /// The way to the server, or of a change from it: a delay, and a wait while it is frozen.
@@ -227,6 +231,12 @@ impl Faults {
         if frozen.wait_for(|frozen| !frozen).await.is_err() {
             tracing::debug!("the switch of a faulty store is gone");
         }
+    }
+}
+
+async fn wait(delay: Duration) {
+    if !delay.is_zero() {
+        sleep(delay).await;
     }
 }
 
@@ -284,6 +294,8 @@ impl<S: HotStore + ?Sized> HotStore for FaultyHotStore<S> {
         stream::unfold((followed, faults), |(mut followed, faults)| async move {
             let item = followed.next().await?;
             faults.travel().await;
+            let late = faults.switches.lock().delay_changes;
+            wait(late).await;
             Some((item, (followed, faults)))
         })
         .boxed()

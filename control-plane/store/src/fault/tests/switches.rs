@@ -159,3 +159,22 @@ async fn a_delay_is_paid_each_way() {
     assert_eq!(store.run_parked().await.len(), 1);
     assert_eq!(keys(&store).await, ["far", "farther", "farthest"]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn changes_can_be_late_while_calls_are_answered() {
+    const LATE: Duration = Duration::from_millis(20);
+    let (store, incarnation) = store().await;
+    let mut from = VersionVector::default();
+    from[0] = Version {
+        incarnation,
+        ..Version::default()
+    };
+    let mut followed = store.follow(from);
+    store.delay_changes(LATE);
+    let start = Instant::now();
+    assert!(store.write(write(incarnation, "late")).await.is_ok());
+    assert_eq!(keys(&store).await, ["late"]);
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    followed.next().await.unwrap();
+    assert_eq!(start.elapsed(), LATE);
+}

@@ -64,7 +64,7 @@ async fn admit(lanes: &Lanes, asks: &Asks) -> Counted {
 const NOW: Counted = Counted::Fleet(Admitted::Now);
 const FULL: Counted = Counted::Fleet(Admitted::Full);
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_connection_that_breaks_opens_no_shares() {
     let (store, lanes) = replica();
     assert_eq!(admit(&lanes, &asks(1, 1)).await, NOW);
@@ -76,7 +76,7 @@ async fn a_connection_that_breaks_opens_no_shares() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_store_that_is_not_reached_for_long_is_away() {
     let (store, lanes) = replica();
     assert_eq!(admit(&lanes, &asks(1, 1)).await, NOW);
@@ -88,7 +88,7 @@ async fn a_store_that_is_not_reached_for_long_is_away() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn who_may_be_counted_unheard_is_not_told_to_come_back() {
     let (store, lanes) = replica();
     assert_eq!(admit(&lanes, &looks(1, 1)).await, NOW);

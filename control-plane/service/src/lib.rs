@@ -60,6 +60,8 @@ mod retention;
 mod schema;
 mod shared_value;
 pub mod telemetry;
+#[cfg(test)]
+mod test_durable;
 mod usage;
 mod view;
 mod watch;

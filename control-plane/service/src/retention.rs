@@ -129,10 +129,10 @@ mod tests {
     use tidegate_core::time::Timestamp;
     use tidegate_core::usage::{TokenUsage, UsageRecord};
     use tidegate_store::durable::{EventPosition, EventQuery, EventSource};
-    use tidegate_store_sql::{SqlLimits, SqliteDurableStore};
 
     use super::*;
     use crate::telemetry::metrics::SharedRegistry;
+    use crate::test_durable;
 
     const DAY_MS: u64 = 86_400_000;
 
@@ -171,10 +171,7 @@ mod tests {
     /// left, and how many of the records count anew.
     async fn left(retention: Retention) -> (usize, usize) {
         let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("tidegate.db");
-        let store = SqliteDurableStore::open(&file, SqlLimits::default())
-            .await
-            .unwrap();
+        let store = test_durable::open(directory.path()).await;
         let durable: Arc<dyn DurableStore> = Arc::new(store);
         let clock = Arc::new(Clock::new());
         let days_ago = |days: u64| clock.now().minus_ms(days * DAY_MS);

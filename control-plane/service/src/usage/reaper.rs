@@ -126,10 +126,10 @@ impl Reaper {
 
 #[cfg(test)]
 mod tests {
-    use tidegate_store_sql::{SqlLimits, SqliteDurableStore};
     use tokio::time::sleep;
 
     use crate::telemetry::metrics::SharedRegistry;
+    use crate::test_durable;
 
     use super::*;
 
@@ -137,10 +137,9 @@ mod tests {
     #[tokio::test]
     async fn a_long_round_is_not_taken_for_deafness() {
         let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("tidegate.db");
-        let durable = SqliteDurableStore::open(&file, SqlLimits::default()).await;
+        let durable = test_durable::open(directory.path()).await;
         let metrics = Arc::new(Metrics::new(SharedRegistry::default()));
-        let mut reaper = Reaper::new(Arc::new(durable.unwrap()), metrics, Duration::from_secs(15));
+        let mut reaper = Reaper::new(Arc::new(durable), metrics, Duration::from_secs(15));
         tokio::time::pause();
         reaper.hears();
         while !reaper.watch.proves(reaper.now_ms()) {

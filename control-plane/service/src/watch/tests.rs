@@ -10,7 +10,6 @@ use tidegate_proto::config::v1::watch_response::Kind;
 use tidegate_store::durable::StoredVersion;
 use tidegate_store::hot::{Change, ShardCheck, ShardImage};
 use tidegate_store::seal::{Sealer, SealingKey};
-use tidegate_store_sql::{SqlLimits, SqliteDurableStore};
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 
@@ -18,15 +17,13 @@ use super::{Live, Plane, Present, Watchers};
 use crate::clock::{Clock, local_now};
 use crate::config::Published;
 use crate::telemetry::metrics::{Metrics, SharedRegistry};
+use crate::test_durable;
 use crate::view::View;
 
 const KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
 async fn watchers(directory: &std::path::Path) -> Watchers {
-    let file = directory.join("tidegate.db");
-    let durable = SqliteDurableStore::open(&file, SqlLimits::default())
-        .await
-        .unwrap();
+    let durable = test_durable::open(directory).await;
     let key = SealingKey::parse(&SecretString::from(KEY)).unwrap();
     let metrics = Arc::new(Metrics::new(SharedRegistry::default()));
     let config = Published::new(

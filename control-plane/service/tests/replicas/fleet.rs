@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use secrecy::SecretString;
-use tempfile::TempDir;
 use tidegate_control::plane::{
     ControlPlane, ControlPlaneConfig, DecisionLimits, Retention, SharedRegistry, Tokens,
 };
@@ -29,6 +28,7 @@ use tidegate_store::memory::clock::SystemClock;
 use tidegate_store::memory::{MemoryHotStore, MemoryOptions};
 use tidegate_store::seal::{Sealer, SealingKey};
 use tidegate_store_sql::{SqlLimits, SqliteDurableStore};
+use tidegate_test_support::ScratchDir;
 use tokio::io::DuplexStream;
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt as _;
@@ -43,19 +43,25 @@ pub(crate) type Hot = FaultyHotStore<MemoryHotStore>;
 pub(crate) const SILENCE_LIMIT: Duration = Duration::from_secs(3);
 /// How long a test waits for anything.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// After so long a replica's call to its hot store has failed.
+const HOT_CALL_LIMIT: Duration = Duration::from_millis(40);
+/// What is decided must not depend on how busy the machine is. A store that does not answer is given up by the store's
+/// own limit long before ([`HOT_CALL_LIMIT`]).
+const PATIENT_DECISIONS: DecisionLimits = DecisionLimits {
+    decide: Duration::from_secs(10),
+    store_call: Duration::from_secs(5),
+};
 
 /// What all replicas share.
 pub(crate) struct Fleet {
     pub(crate) memory: MemoryHotStore,
     pub(crate) durable: Arc<dyn DurableStore>,
-    /// Of replicas that are started from now on.
-    pub(crate) decision_limits: DecisionLimits,
-    /// The same: contract variables.
+    /// Of replicas that are started from now on: contract variables.
     pub(crate) environment: BTreeMap<String, String>,
     sealer: Arc<Sealer>,
     tasks: TaskTracker,
     started: AtomicU64,
-    _directory: Option<TempDir>,
+    _directory: Option<ScratchDir>,
 }
 
 /// One control plane and a connection to it.
@@ -77,7 +83,8 @@ pub(crate) const MODEL: &str = "alpha/m";
 
 impl Fleet {
     pub(crate) async fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
+        // In memory where there is room: a disk that is busy says nothing about replicas.
+        let directory = ScratchDir::new("durable").unwrap();
         let durable = open(directory.path()).await;
         Self {
             _directory: Some(directory),
@@ -94,7 +101,6 @@ impl Fleet {
         Self {
             memory: MemoryHotStore::new(Arc::new(SystemClock), options),
             durable,
-            decision_limits: DecisionLimits::default(),
             environment: BTreeMap::new(),
             sealer: Arc::new(Sealer::new(&key()).unwrap()),
             tasks: TaskTracker::new(),
@@ -148,7 +154,7 @@ impl Fleet {
     /// The same with these tokens.
     pub(crate) async fn start_with(&self, tokens: Tokens) -> Replica {
         let number = self.started.fetch_add(1, Ordering::Relaxed);
-        let hot = Hot::new(Arc::new(self.memory.clone()), Duration::from_millis(40));
+        let hot = Hot::new(Arc::new(self.memory.clone()), HOT_CALL_LIMIT);
         let registry = SharedRegistry::default();
         let plane = ControlPlane::start(
             ControlPlaneConfig {
@@ -157,7 +163,7 @@ impl Fleet {
                 tokens,
                 environment: self.environment.clone(),
                 drain_limit: Duration::from_secs(10),
-                decision_limits: self.decision_limits,
+                decision_limits: PATIENT_DECISIONS,
                 silence_limit: SILENCE_LIMIT,
                 retention: Retention::default(),
                 registry: Arc::clone(&registry),
@@ -194,11 +200,16 @@ impl Fleet {
 
 async fn open(directory: &Path) -> Arc<dyn DurableStore> {
     let file = directory.join("tidegate.db");
-    Arc::new(
-        SqliteDurableStore::open(&file, SqlLimits::default())
-            .await
-            .unwrap(),
-    )
+    Arc::new(SqliteDurableStore::open(&file, patient()).await.unwrap())
+}
+
+/// Limits of a durable store whose lateness is not what a test is about.
+pub(crate) fn patient() -> SqlLimits {
+    SqlLimits {
+        call: Duration::from_secs(10),
+        whole: Duration::from_secs(20),
+        ..SqlLimits::default()
+    }
 }
 
 fn key() -> SealingKey {

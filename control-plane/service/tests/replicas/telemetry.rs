@@ -4,7 +4,6 @@ use tidegate_proto::config::v1 as config;
 use tidegate_proto::report::v1 as report;
 use tidegate_proto::routing::v1 as routing;
 use tidegate_proto::routing::v1::decide_response::Step;
-use tokio::time::Instant;
 use tonic::Code;
 
 use crate::fleet::{Fleet, Replica, apply_request, decide_request, document, eventually};
@@ -125,13 +124,10 @@ async fn a_target_used_at_one_replica_comes_later_at_the_other() {
     assert!(!first.target_key.is_empty());
     assert_eq!(first.combo, "duo");
     tell(&one, 1, ended(&first, 5, Some(10.0))).await.unwrap();
-    let told = Instant::now();
     eventually("the other target", async || {
         provider(&other, 2).await == "beta"
     })
     .await;
-    let took = told.elapsed();
-    assert!(took.as_secs() < 5, "{took:?}");
     eventually("the other target here", async || {
         provider(&one, 3).await == "beta"
     })

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use tidegate_proto::common::v1 as common;
 use tidegate_proto::report::v1 as report;
-use tidegate_store_sql::{PgDurableStore, SqlLimits};
+use tidegate_store_sql::PgDurableStore;
 use tidegate_test_support::Postgres;
 use tonic::{Code, Status};
 
-use crate::fleet::{Fleet, Replica, document, eventually};
+use crate::fleet::{Fleet, Replica, document, eventually, patient};
 
 /// The first database a [`Postgres`] makes.
 const DATABASE: &str = "test_1";
@@ -16,9 +16,7 @@ const DATABASE: &str = "test_1";
 async fn on_postgres<const N: usize>() -> (Postgres, Fleet, [Replica; N]) {
     let postgres = Postgres::start().await.unwrap();
     let url = postgres.create_database().await.unwrap();
-    let store = PgDurableStore::open(&url, SqlLimits::default())
-        .await
-        .unwrap();
+    let store = PgDurableStore::open(&url, patient()).await.unwrap();
     let fleet = Fleet::over(Arc::new(store));
     let replicas = fleet.replicas_with(document()).await;
     (postgres, fleet, replicas)

@@ -10,12 +10,13 @@ use tidegate_store::durable::{
     TokenStore as _,
 };
 use tidegate_store::seal::{Sealer, SealingKey, TokenKind};
-use tidegate_store_sql::{SqlLimits, SqliteDurableStore};
+use tidegate_store_sql::SqliteDurableStore;
 
 use super::*;
 use crate::clock::local_now;
 use crate::config::change::Terms;
 use crate::telemetry::metrics::{Metrics, SharedRegistry};
+use crate::test_durable;
 
 /// All of a key but its first digit.
 const KEY: &str = "0112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
@@ -68,11 +69,7 @@ fn wanted(priority: u32, secret: Option<&str>) -> Wanted {
 #[tokio::test]
 async fn a_replica_with_another_key_replaces_no_credential_unless_told_to() {
     let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("tidegate.db");
-    let durable = SqliteDurableStore::open(&file, SqlLimits::default())
-        .await
-        .unwrap();
-    let durable = Arc::new(durable);
+    let durable = Arc::new(test_durable::open(directory.path()).await);
     let view = View::new(local_now());
     let first = published(&durable, "1");
     let applied = first.apply(wanted(1, Some("secret")), &view).await.unwrap();
@@ -101,11 +98,7 @@ async fn a_replica_with_another_key_replaces_no_credential_unless_told_to() {
 #[tokio::test]
 async fn apply_of_what_cannot_be_in_force_says_so_with_the_version() {
     let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("tidegate.db");
-    let durable = SqliteDurableStore::open(&file, SqlLimits::default())
-        .await
-        .unwrap();
-    let durable = Arc::new(durable);
+    let durable = Arc::new(test_durable::open(directory.path()).await);
     let view = View::new(local_now());
     let first = published(&durable, "1");
     let applied = first.apply(wanted(1, Some("secret")), &view).await.unwrap();
@@ -127,10 +120,9 @@ async fn apply_of_what_cannot_be_in_force_says_so_with_the_version() {
 #[tokio::test]
 async fn an_apply_is_warned_of_a_combo_named_like_a_model() {
     let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("tidegate.db");
-    let durable = SqliteDurableStore::open(&file, SqlLimits::default()).await;
+    let durable = Arc::new(test_durable::open(directory.path()).await);
     let view = View::new(local_now());
-    let published = published(&Arc::new(durable.unwrap()), "1");
+    let published = published(&durable, "1");
     let mut wanted = wanted(1, Some("secret"));
     wanted.document.combos = serde_json::from_str(
         r#"[{"name": "alpha/m", "steps": ["alpha/m"]}, {"name": "best", "steps": ["alpha/m"]}]"#,
@@ -186,9 +178,7 @@ fn versions(secrets: &SealedSecrets) -> (u64, u64, u64) {
 #[tokio::test]
 async fn an_apply_puts_no_renewed_token_back_and_fails_for_none() {
     let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("tidegate.db");
-    let durable = SqliteDurableStore::open(&file, SqlLimits::default()).await;
-    let durable = Arc::new(durable.unwrap());
+    let durable = Arc::new(test_durable::open(directory.path()).await);
     let view = View::new(local_now());
     let published = published(&durable, "1");
     let wanted = |priority, secret, refresh_token: &str, expected| {
@@ -240,9 +230,7 @@ async fn an_apply_puts_no_renewed_token_back_and_fails_for_none() {
 #[tokio::test]
 async fn a_change_of_settings_keeps_renewed_tokens() {
     let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("tidegate.db");
-    let durable = SqliteDurableStore::open(&file, SqlLimits::default()).await;
-    let durable = Arc::new(durable.unwrap());
+    let durable = Arc::new(test_durable::open(directory.path()).await);
     let published = published(&durable, "1");
     let mut wanted = wanted(1, Some("secret"));
     let token = b"token".to_vec();
@@ -312,9 +300,7 @@ async fn a_change_that_another_replica_made_before_is_in_force_when_it_is_answer
 #[tokio::test]
 async fn a_change_that_nobody_waits_for_any_more_is_not_made() {
     let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("tidegate.db");
-    let durable = SqliteDurableStore::open(&file, SqlLimits::default()).await;
-    let durable = Arc::new(durable.unwrap());
+    let durable = Arc::new(test_durable::open(directory.path()).await);
     let published = published(&durable, "1");
     let view = View::new(local_now());
     published.apply(wanted(1, None), &view).await.unwrap();

@@ -7,12 +7,12 @@ use tidegate_core::version::Revision;
 use tidegate_store::durable::CheckpointStore as _;
 use tidegate_store::fault::FaultyHotStore;
 use tidegate_store::memory::MemoryHotStore;
-use tidegate_store_sql::{SqlLimits, SqliteDurableStore};
 
 use super::*;
 use crate::clock::{Clock, local_now};
 use crate::hot::Hot;
 use crate::telemetry::metrics::{Metrics, SharedRegistry};
+use crate::test_durable;
 use crate::view::View;
 
 /// Years from now.
@@ -46,10 +46,7 @@ fn value() -> StoredValue {
 #[tokio::test]
 async fn checkpoint_is_owed_until_it_is_written_and_not_only_read() {
     let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("tidegate.db");
-    let durable = SqliteDurableStore::open(&file, SqlLimits::default())
-        .await
-        .unwrap();
+    let durable = test_durable::open(directory.path()).await;
     let faulty = FaultyHotStore::new(
         Arc::new(MemoryHotStore::default()),
         Duration::from_millis(40),

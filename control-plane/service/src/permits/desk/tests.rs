@@ -9,7 +9,6 @@ use tidegate_core::time::Timestamp;
 use tidegate_store::fault::FaultyHotStore;
 use tidegate_store::memory::MemoryHotStore;
 use tidegate_store::seal::{Sealer, SealingKey};
-use tidegate_store_sql::{SqlLimits, SqliteDurableStore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -18,6 +17,7 @@ use crate::clock::{Clock, local_now};
 use crate::config::Published;
 use crate::hot::Hot;
 use crate::telemetry::metrics::{Metrics, SharedRegistry};
+use crate::test_durable;
 use crate::watch::Live;
 
 const KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
@@ -43,11 +43,10 @@ async fn replica(name: &str, memory: &MemoryHotStore) -> Setting {
     let shared = Arc::new(store.clone());
     let hot = Arc::new(Hot::new(shared, Arc::clone(&clock), Arc::clone(&metrics)));
     let directory = TempDir::new().unwrap();
-    let file = directory.path().join("tidegate.db");
-    let durable = SqliteDurableStore::open(&file, SqlLimits::default());
+    let durable = test_durable::open(directory.path()).await;
     let key = SealingKey::parse(&SecretString::from(KEY)).unwrap();
     let config = Published::new(
-        Arc::new(durable.await.unwrap()),
+        Arc::new(durable),
         Arc::new(Sealer::new(&key).unwrap()),
         BTreeMap::new(),
         Arc::clone(&metrics),
@@ -197,8 +196,13 @@ async fn what_is_held_counts_towards_shares_and_shares_count_when_the_store_is_b
     };
     let desk = setting.permits.desk(&pool());
     let parts = &setting.permits.parts;
-    let is_full = desk.is_full_for(parts, looking, WRITE_LIMIT).await;
-    assert_eq!(is_full, Some(true));
+    // Nothing is known for a moment when the last call is too long ago for the store to count as away.
+    eventually("an answer", async || {
+        let is_full = desk.is_full_for(parts, looking, WRITE_LIMIT).await;
+        assert_ne!(is_full, Some(false));
+        is_full.is_some()
+    })
+    .await;
     setting.store.fail_each(None);
     assert_eq!(setting.take_of(3, 2).await, Taken::Refused);
     assert_eq!(desk.held(parts).await, 2);

@@ -9,11 +9,14 @@ use tidegate_test_support::Postgres;
 use tonic::Code;
 
 use super::*;
+use crate::fleet::patient;
 
-async fn on_postgres<const N: usize>(accounts: usize) -> (Postgres, Fleet, [Replica; N]) {
+async fn on_postgres<const N: usize>(
+    accounts: usize,
+    limits: SqlLimits,
+) -> (Postgres, Fleet, [Replica; N]) {
     let postgres = Postgres::start().await.unwrap();
     let url = postgres.create_database().await.unwrap();
-    let limits = SqlLimits::default();
     let store = PgDurableStore::open(&url, limits).await.unwrap();
     let fleet = Fleet::over(Arc::new(store));
     let replicas = fleet.replicas_with(document(accounts)).await;
@@ -22,7 +25,7 @@ async fn on_postgres<const N: usize>(accounts: usize) -> (Postgres, Fleet, [Repl
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn vector_sessions_22_nine_owners_get_nine_connections_over_three_replicas() {
-    let (_postgres, _fleet, replicas) = on_postgres::<3>(9).await;
+    let (_postgres, _fleet, replicas) = on_postgres::<3>(9, patient()).await;
     let owners = "ABCDEFGHI";
     let acquired = owners.chars().zip(replicas.iter().cycle());
     let acquired = acquired.map(async |(letter, replica)| {
@@ -94,7 +97,7 @@ async fn all_are_unavailable(replica: &Replica) {
 
 #[tokio::test]
 async fn without_its_store_nobody_gets_a_lease_and_others_are_served() {
-    let (postgres, _fleet, [one]) = on_postgres(2).await;
+    let (postgres, _fleet, [one]) = on_postgres(2, patient()).await;
     postgres.kill().await.unwrap();
     all_are_unavailable(&one).await;
     let unavailable = (503, "LEASE_SERVICE_UNAVAILABLE".to_owned());
@@ -113,7 +116,7 @@ async fn without_its_store_nobody_gets_a_lease_and_others_are_served() {
 
 #[tokio::test]
 async fn a_store_that_stands_still_is_not_waited_for_long() {
-    let (postgres, _fleet, [one]) = on_postgres(2).await;
+    let (postgres, _fleet, [one]) = on_postgres(2, SqlLimits::default()).await;
     one.acquire('A').await.unwrap();
     // Nothing was known of leases before.
     assert_eq!(one.counter("lease_foresight_total{outcome=\"unknown\"}"), 1);

@@ -1,7 +1,5 @@
 //! Providers with more full accounts than one decision could ask one by one.
 
-use tidegate_control::plane::DecisionLimits;
-
 use super::*;
 
 /// Accounts of the first provider; each lets one request run.
@@ -31,11 +29,8 @@ fn many(strategy: &str, members: &str) -> config::Document {
     document
 }
 
-/// What is found behind so many must not depend on how busy the machine is, so decisions have more time than elsewhere.
 async fn fleet_of_many(strategy: &str, members: &str) -> (Fleet, [Replica; 2]) {
-    let mut fleet = Fleet::new().await;
-    fleet.decision_limits = DecisionLimits::same_process();
-    let replicas = fleet.replicas_with(crate::fleet::document()).await;
+    let (fleet, replicas) = Fleet::with_replicas().await;
     let request = admin::ApplyConfigurationRequest {
         expected_version: Some(1),
         ..apply_request(many(strategy, members))

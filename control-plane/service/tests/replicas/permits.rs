@@ -1,7 +1,6 @@
 //! Permits over several replicas that share a store.
 
 use std::num::NonZeroU64;
-use std::time::Duration;
 
 use tidegate_proto::admin::v1 as admin;
 use tidegate_proto::common::v1 as common;
@@ -120,6 +119,17 @@ fn awaiting(plane: u64, number: u64, ticket: &[u8]) -> routing::AwaitRequest {
         ticket: ticket.to_vec(),
         waited_ms: 0,
     }
+}
+
+/// Until so many requests wait in the fleet, as the store says.
+async fn come_to_wait(replica: &Replica, count: u32) {
+    eventually("those that wait", async || {
+        let request = admin::ListPermitsRequest::default();
+        let answer = replica.admin().list_permits(request).await.unwrap();
+        let pools = answer.into_inner().pools;
+        !pools[0].stale && pools[0].waiting == count
+    })
+    .await;
 }
 
 /// Waits in the background.
@@ -248,15 +258,12 @@ async fn who_waits_is_granted_what_comes_free_in_either_replica() {
             (ALPHA, "alpha-1")
         );
         assert_eq!(wait.wait_ms, 30_000);
-        let mut client = two.routing();
-        let waiting = awaiting(PLANE, 2, &wait.ticket);
-        let waiting = TaskTracker::new().spawn(async move { client.r#await(waiting).await });
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        let waiting = waits(&two, awaiting(PLANE, 2, &wait.ticket));
+        come_to_wait(&one, 1).await;
         assert!(!waiting.is_finished());
         // Nobody gets in before it.
         release(releasing, PLANE, &[1]).await;
-        let answer = within("the grant", waiting).await.unwrap().unwrap();
-        assert!(answer.into_inner().granted);
+        assert!(within("the grant", waiting).await.unwrap().granted);
         let granted = routing::DecideRequest {
             granted: "alpha-1".to_owned(),
             ..question(PLANE, 2)
@@ -274,33 +281,37 @@ async fn who_waits_is_granted_what_comes_free_in_either_replica() {
 }
 
 #[tokio::test]
-async fn the_queue_is_bounded_over_replicas_and_waits_end() {
-    let (_fleet, [one, two]) = fleet(
-        1,
-        "round-robin",
-        r#"{"queueDepth": 2, "queueTimeoutMs": 600}"#,
-    )
-    .await;
+async fn the_queue_is_bounded_over_replicas() {
+    let (_fleet, [one, two]) = fleet(1, "round-robin", r#"{"queueDepth": 2}"#).await;
+    assert!(holds(&one, PLANE, 1).await);
+    let wait = wait_for(&one, PLANE, 2).await;
+    assert_eq!(wait.wait_ms, 30_000);
+    let first = waits(&one, awaiting(PLANE, 2, &wait.ticket));
+    come_to_wait(&two, 1).await;
+    let second = waits(&two, awaiting(PLANE, 3, &wait.ticket));
+    come_to_wait(&one, 2).await;
+    // Two wait in the fleet, so a third one is told before any wait ends, wherever it asks.
+    for replica in [&one, &two] {
+        let third = waits(replica, awaiting(PLANE, 4, &wait.ticket));
+        let answer = within("the answer", third).await.unwrap();
+        assert!(!answer.granted && answer.queue_full);
+    }
+    assert!(!first.is_finished() && !second.is_finished());
+}
+
+#[tokio::test]
+async fn waits_end_in_either_replica() {
+    let (_fleet, [one, two]) = fleet(1, "round-robin", r#"{"queueTimeoutMs": 300}"#).await;
     assert!(holds(&one, PLANE, 1).await);
     let ticket = wait_for(&one, PLANE, 2).await.ticket;
-    let mut waiting = JoinSet::new();
-    for (replica, number) in [(&one, 2), (&two, 3)] {
-        let mut client = replica.routing();
-        let request = awaiting(PLANE, number, &ticket);
-        waiting.spawn(async move { client.r#await(request).await.unwrap().into_inner().granted });
-        tokio::time::sleep(Duration::from_millis(150)).await;
+    let waiting = [
+        waits(&one, awaiting(PLANE, 2, &ticket)),
+        waits(&two, awaiting(PLANE, 3, &ticket)),
+    ];
+    for waits in waiting {
+        let answer = within("the wait to end", waits).await.unwrap();
+        assert!(!answer.granted && !answer.queue_full);
     }
-    // Two wait in the fleet, so a third one is told at once, wherever it asks.
-    for replica in [&one, &two] {
-        let began = std::time::Instant::now();
-        let request = awaiting(PLANE, 4, &ticket);
-        let answer = replica.routing().r#await(request).await.unwrap();
-        let answer = answer.into_inner();
-        assert!(!answer.granted && answer.queue_full);
-        assert!(began.elapsed() < Duration::from_millis(250));
-    }
-    let granted = within("the waits to end", waiting.join_all()).await;
-    assert_eq!(granted, [false, false]);
     // In vain it is the next target's turn, and there is none.
     let in_vain = routing::DecideRequest {
         waited_in_vain: vec!["alpha-1".to_owned()],
@@ -314,11 +325,10 @@ async fn who_leaves_the_queue_is_not_granted_anything() {
     let (_fleet, [one]) = fleet(1, "round-robin", "").await;
     assert!(holds(&one, PLANE, 1).await);
     let ticket = wait_for(&one, PLANE, 2).await.ticket;
-    let mut client = one.routing();
-    let request = awaiting(PLANE, 2, &ticket);
-    let left = tokio::time::timeout(Duration::from_millis(100), client.r#await(request)).await;
-    assert!(left.is_err());
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    let leaves = waits(&one, awaiting(PLANE, 2, &ticket));
+    come_to_wait(&one, 1).await;
+    leaves.abort();
+    come_to_wait(&one, 0).await;
     release(&one, PLANE, &[1]).await;
     eventually("the permit to come back", async || {
         holds(&one, PLANE, 3).await
@@ -334,7 +344,7 @@ async fn a_replica_that_ends_sends_its_queue_elsewhere() {
     let mut client = one.routing();
     let request = awaiting(PLANE, 2, &ticket);
     let waiting = TaskTracker::new().spawn(async move { client.r#await(request).await });
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    come_to_wait(&two, 1).await;
     within("the end", one.plane.shutdown()).await;
     let refused = within("the answer", waiting).await.unwrap().unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable);
@@ -347,7 +357,7 @@ async fn an_account_is_waited_for_when_nothing_else_is_left() {
     let wait = wait_for(&two, OTHER, 1).await;
     assert_eq!(wait.wait_ms, 30_000);
     let waiting = waits(&two, awaiting(OTHER, 1, &wait.ticket));
-    tokio::time::sleep(Duration::from_millis(150)).await;
+    come_to_wait(&one, 1).await;
     let another = waits(&one, awaiting(PLANE, 2, &wait.ticket));
     assert!(within("the answer", another).await.unwrap().queue_full);
     let full = vec!["alpha-1".to_owned()];
@@ -391,7 +401,7 @@ async fn who_waits_goes_when_the_cap_is_raised() {
     let waiting: Vec<_> = (2..=5)
         .map(|number| waits(&one, awaiting(PLANE, number, &ticket)))
         .collect();
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    come_to_wait(&one, 4).await;
     assert!(waiting.iter().all(|waits| !waits.is_finished()));
     let request = admin::ApplyConfigurationRequest {
         expected_version: Some(2),

@@ -272,7 +272,13 @@ async fn terminated_idle_sessions_cost_no_call() {
 
 #[tokio::test]
 async fn a_call_that_its_caller_gives_up_leaves_the_pool_usable() {
-    let fixture = on_postgres_with(limits()).await;
+    // Its own limits are far, so that it is the caller who gives up.
+    let fixture = on_postgres_with(SqlLimits {
+        call: LIMIT,
+        whole: LIMIT,
+        ..limits()
+    })
+    .await;
     let mut blocker = PgConnection::connect(&fixture.url).await.unwrap();
     blocker
         .execute("BEGIN; SELECT * FROM configuration FOR UPDATE")

@@ -14,11 +14,14 @@ const CHAT: &str = "/v1/chat/completions";
 const EXPIRED: Outcome = Outcome::Local(LocalFault::ExecutionExpired);
 
 async fn with(queue: Value) -> Bench {
-    Bench::start_with(Options {
+    Bench::start_with(options(&queue)).await
+}
+
+fn options(queue: &Value) -> Options {
+    Options {
         settings: json!({"requestQueue": queue}),
         ..Options::default()
-    })
-    .await
+    }
 }
 
 fn at(gate: &Gate) -> Mode {
@@ -43,7 +46,8 @@ async fn an_execution_that_takes_too_long_goes_on_to_the_next_target(
     #[case] mode: Mode,
     #[case] stream: bool,
 ) {
-    let bench = with(json!({"maxWaitMs": 200})).await;
+    // The next target has as long.
+    let bench = with(json!({"maxWaitMs": 1_000})).await;
     bench.one.set_default(mode);
     let reply = bench.client.post(CHAT, &chat("duo", stream)).await;
     assert_eq!(reply.status, 200, "{reply:?}");
@@ -57,10 +61,10 @@ async fn an_execution_that_takes_too_long_goes_on_to_the_next_target(
 #[case::a_stream(true)]
 #[tokio::test]
 async fn the_body_never_counts(#[case] stream: bool) {
-    let bench = with(json!({"maxWaitMs": 300})).await;
+    let bench = with(json!({"maxWaitMs": 1_500})).await;
     // Longer than the limit in all, the beginning at once.
     bench.one.set_default(Mode::SlowDrip {
-        gap: Duration::from_millis(150),
+        gap: Duration::from_millis(600),
     });
     let reply = bench.client.post(CHAT, &chat("one/m", stream)).await;
     assert_eq!(reply.status, 200, "{reply:?}");
@@ -93,6 +97,7 @@ async fn an_execution_that_takes_too_long_is_nobodys_fault(#[case] stream: bool)
     // More failures than any threshold, and the account is still asked.
     assert_eq!(bench.one.log().count(&Selector::any()), 20);
     bench.one.set_default(Mode::Ok);
+    bench.set(&options(&json!({"maxWaitMs": 15_000})));
     let reply = bench.client.post(CHAT, &chat("one/m", stream)).await;
     assert_eq!(reply.status, 200, "{reply:?}");
 }

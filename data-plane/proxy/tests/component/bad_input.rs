@@ -97,8 +97,8 @@ fn small_bodies() -> Options {
     Options {
         limits: Limits {
             max_body_bytes: 1_000,
-            body_time: Duration::from_millis(300),
-            head_time: Duration::from_millis(300),
+            body_time: Duration::from_millis(1_500),
+            head_time: Duration::from_millis(1_500),
             ..Limits::default()
         },
         ..Options::default()

@@ -162,6 +162,15 @@ impl Bench {
     }
 }
 
+/// Lets time pass in steps, each of which gives everything else here a turn: one that takes long because the machine does
+/// something else stands for no more than itself.
+pub(crate) async fn pass(time: Duration) {
+    const STEP: Duration = Duration::from_millis(10);
+    for _ in 0..time.as_millis() / STEP.as_millis() {
+        tokio::time::sleep(STEP).await;
+    }
+}
+
 fn document([one, two, ant]: [&FakeUpstream; 3], options: &Options) -> Document {
     let models = if options.plans {
         json!(["m", "n", "j"])

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tidegate_core::outcome::{LocalFault, Outcome};
 use tidegate_fake_upstream::{Ending, Gate, Mode, Selector};
 
-use crate::bench::{Bench, LIMIT, Options, chat};
+use crate::bench::{Bench, LIMIT, Options, chat, pass};
 use crate::client::{Reply, read};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -328,10 +328,15 @@ async fn a_whole_answer_that_nobody_asks_for_is_not_kept() {
     let client = bench.client.with_window(0);
     let response = client.open_post(CHAT, &body("one/m")).await;
     gate.open();
+    is_whole(&bench).await;
+    drop(response);
+}
+
+/// A whole answer has come to what an early stream was promised for.
+async fn is_whole(bench: &Bench) {
     let end = "tidegate_dp_early_keepalives_total{end=\"whole\"}";
     for _ in 0..1_000 {
         if bench.metric(end).await > 0.5 {
-            drop(response);
             return;
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -350,8 +355,9 @@ async fn an_answer_that_is_let_go_ends_with_an_error() {
     let client = bench.client.with_small_window();
     let response = client.open_post(CHAT, &body("one/m")).await;
     gate.open();
+    is_whole(&bench).await;
     // Longer than twice the stall time: the watch looks as often.
-    tokio::time::sleep(Duration::from_millis(600)).await;
+    pass(Duration::from_millis(600)).await;
     let text = read(response).await.text();
     let last = text.trim_end().rsplit("\n\n").next().unwrap();
     assert!(last.contains("client_stalled"), "{last}");

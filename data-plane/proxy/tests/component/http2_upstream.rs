@@ -247,7 +247,7 @@ async fn who_waits_for_a_stream_too_long_goes_elsewhere() {
             ..Limits::default()
         },
         deadlines: Deadlines {
-            headers: Some(Duration::from_millis(400)),
+            headers: Some(Duration::from_millis(1_500)),
             ..Deadlines::default()
         },
         ..Options::default()

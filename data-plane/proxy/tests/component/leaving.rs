@@ -325,7 +325,7 @@ async fn a_client_that_opens_no_window_does_not_hold_the_upstream() {
 async fn the_deadline_holds_for_a_client_that_opens_no_window() {
     let bench = Bench::start_with(Options {
         deadlines: tidegate_plane_client::Deadlines {
-            attempt: Some(Duration::from_millis(500)),
+            attempt: Some(Duration::from_millis(2_000)),
             ..Options::default().deadlines
         },
         ..Options::default()

@@ -119,9 +119,9 @@ async fn an_answer_or_a_failure_is_finalized_once(
 ) {
     let bench = Bench::start_with(Options {
         deadlines: Deadlines {
-            headers: Some(Duration::from_millis(300)),
-            readiness: Some(Duration::from_millis(300)),
-            idle: Some(Duration::from_millis(300)),
+            headers: Some(Duration::from_millis(1_500)),
+            readiness: Some(Duration::from_millis(1_500)),
+            idle: Some(Duration::from_millis(1_500)),
             ..Deadlines::default()
         },
         ..Options::default()
@@ -136,7 +136,7 @@ async fn an_answer_or_a_failure_is_finalized_once(
 async fn a_deadline_finalizes_once() {
     let bench = Bench::start_with(Options {
         deadlines: Deadlines {
-            attempt: Some(Duration::from_millis(300)),
+            attempt: Some(Duration::from_millis(1_500)),
             ..Deadlines::default()
         },
         ..Options::default()

@@ -13,7 +13,7 @@ use tidegate_core::outcome::Outcome;
 use tidegate_fake_upstream::{Gate, Mode, Selector};
 use tidegate_proxy::Limits;
 
-use crate::bench::{Bench, KEY, LEASE_KEY, Options, chat};
+use crate::bench::{Bench, KEY, LEASE_KEY, Options, chat, pass};
 use crate::client::{Reply, raw_from};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -104,7 +104,7 @@ async fn while_the_first_runs_others_wait_for_its_answer() {
     let open = async {
         bench.until("the first", |bench| asked(bench) == 1).await;
         // The others have been sent by then, and are to wait.
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        pass(Duration::from_millis(300)).await;
         gate.open();
     };
     let (replies, ()) = futures::future::join(asking, open).await;
@@ -134,7 +134,8 @@ async fn a_failure_is_told_to_those_that_wait_and_not_kept() {
     let asking = futures::future::join(ask(&bench, "a", &body), ask(&bench, "a", &body));
     let open = async {
         bench.until("the first", |bench| asked(bench) == 1).await;
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        // As above.
+        pass(Duration::from_millis(300)).await;
         gate.open();
     };
     let ((one, two), ()) = futures::future::join(asking, open).await;

@@ -195,10 +195,13 @@ pub(crate) async fn until(what: &str, condition: impl Fn() -> bool) {
     panic!("waited in vain for {what}");
 }
 
-/// What goes on by itself has gone on.
+/// What goes on by itself has gone on, what goes through the kernel as well: that takes real time, whatever stands still.
 pub(crate) async fn settles() {
-    for _ in 0..2_000 {
-        tokio::task::yield_now().await;
+    for _ in 0..20 {
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

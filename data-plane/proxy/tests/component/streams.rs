@@ -83,8 +83,8 @@ async fn an_error_event_in_the_middle_is_handed_on_and_reported() {
 }
 
 #[rstest]
-#[case::silence(Mode::Stall { events: 3 }, Some(300), None, "stream_idle_timeout", StreamFault::IdleTimeout)]
-#[case::no_end(Mode::SlowDrip { gap: Duration::from_millis(100) }, None, Some(600), "attempt_deadline_exceeded", StreamFault::DeadlineExceeded)]
+#[case::silence(Mode::Stall { events: 3 }, Some(1_500), None, "stream_idle_timeout", StreamFault::IdleTimeout)]
+#[case::no_end(Mode::SlowDrip { gap: Duration::from_millis(100) }, None, Some(2_000), "attempt_deadline_exceeded", StreamFault::DeadlineExceeded)]
 #[tokio::test]
 async fn a_stream_that_takes_too_long_is_ended(
     #[case] mode: Mode,

@@ -18,13 +18,28 @@ const IDLE: Outcome = Outcome::Stream(StreamFault::IdleTimeout);
 const RESET: Outcome = Outcome::Transport(TransportFault::Reset);
 const PROTOCOL: Outcome = Outcome::Transport(TransportFault::Protocol);
 
+/// What ends a fault that is waited for. The next target has as long, so it is not short.
+const SOON: Duration = Duration::from_millis(1_500);
+/// What only ends a test that fails.
+const LATE: Duration = Duration::from_secs(15);
+
+/// No fault is waited for.
 async fn bench() -> Bench {
-    let limit = Some(Duration::from_millis(400));
+    bench_with(LATE, LATE).await
+}
+
+/// What is waited for in vain ends soon.
+async fn bench_for(outcome: &Outcome) -> Bench {
+    let soon_if = |is_waited_for| if is_waited_for { SOON } else { LATE };
+    bench_with(soon_if(*outcome == UNREADY), soon_if(*outcome == IDLE)).await
+}
+
+async fn bench_with(readiness: Duration, idle: Duration) -> Bench {
     Bench::start_with(Options {
         deadlines: Deadlines {
-            readiness: limit,
-            idle: limit,
-            body: limit,
+            readiness: Some(readiness),
+            idle: Some(idle),
+            body: Some(idle),
             ..Deadlines::default()
         },
         limits: Limits {
@@ -58,9 +73,10 @@ fn half_close(bytes: &'static str) -> Mode {
     }
 }
 
+/// Its first event is not whole when it is to be ([`SOON`]).
 fn byte_by_byte() -> Mode {
     Mode::ByteDrip {
-        gap: Duration::from_millis(10),
+        gap: Duration::from_millis(100),
     }
 }
 
@@ -153,7 +169,7 @@ async fn before_the_first_byte_the_next_target_answers(
     #[case] stream: bool,
     #[case] outcome: Outcome,
 ) {
-    let bench = bench().await;
+    let bench = bench_for(&outcome).await;
     bench.one.set_default(mode);
     let reply = bench.client.post(CHAT, &chat("duo", stream)).await;
     assert_eq!(reply.status, 200, "{reply:?}");

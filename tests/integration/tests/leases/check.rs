@@ -300,7 +300,9 @@ impl Checker<'_> {
             let promised = self.rules.drain.max(self.rules.horizon);
             let left = bounds.left(&arrival.connection, self.rules.clocks);
             let end = drained.min(bounds.over_by.min(left).saturating_add(promised));
-            let allowed = end.saturating_add(self.rules.cut_late);
+            // What was cut while the upstream did not run it noticed when it woke.
+            let unnoticed = history.asleep_in(Span::new(end, arrival.span.until));
+            let allowed = (end.saturating_add(self.rules.cut_late)).saturating_add(unnoticed);
             if arrival.span.until > allowed
                 && !self.excuses(arrival, Span::new(allowed, arrival.span.until))
             {
@@ -332,7 +334,9 @@ impl Checker<'_> {
     fn arrives_in_time(&mut self, arrival: &Arrival, bounds: &Bounds) {
         let at = arrival.span.from;
         let late = Span::new(bounds.latest_expiry, at);
-        if at < bounds.begun || (at > bounds.latest_expiry && !self.excuses(arrival, late)) {
+        let unnoticed = self.history.asleep_in(late);
+        let is_late = at.saturating_sub(unnoticed) > bounds.latest_expiry;
+        if at < bounds.begun || (is_late && !self.excuses(arrival, late)) {
             self.found(
                 Kind::OutsideLease,
                 format!(
@@ -403,21 +407,23 @@ impl Checker<'_> {
         } else {
             Duration::ZERO
         };
-        let until = arrival.span.until.saturating_sub(late);
+        let until = self.history.ran_since(arrival.span.until, late);
         Span::new(arrival.span.from, until.max(arrival.span.from))
     }
 
-    /// Only a stop of the data plane longer than the guard excuses, until it has woken and cut.
+    /// Only a stop of the data plane longer than the guard excuses, until it has woken and cut. A machine that left the
+    /// upstream waiting for so long may have left the data planes waiting, too.
     fn excuses(&self, arrival: &Arrival, wrong: Span) -> bool {
-        self.history.faults.iter().any(|(fault, span)| {
+        let pause = Fault::Pause {
+            plane: arrival.plane,
+        };
+        let pauses = self.history.faults.iter();
+        let pauses = pauses.filter(|(fault, _)| *fault == pause);
+        let stops = pauses.map(|(_, span)| span);
+        stops.chain(&self.history.asleep).any(|span| {
             let long = span.until.saturating_sub(span.from) > self.rules.guard;
             let woken = Span::new(span.from, span.until.saturating_add(self.rules.cut_late));
-            *fault
-                == Fault::Pause {
-                    plane: arrival.plane,
-                }
-                && long
-                && woken.contains(wrong)
+            long && woken.contains(wrong)
         })
     }
 

@@ -191,9 +191,36 @@ pub(crate) struct History {
     pub(crate) arrivals: Vec<Arrival>,
     pub(crate) rows: Vec<Row>,
     pub(crate) faults: Vec<(Fault, Span)>,
+    /// When the upstream did not get to run, so that it noticed nothing.
+    pub(crate) asleep: Vec<Span>,
 }
 
 impl History {
+    /// How much of a time the upstream did not get to run.
+    pub(crate) fn asleep_in(&self, span: Span) -> Duration {
+        let mut asleep = Duration::ZERO;
+        let mut counted = Duration::ZERO;
+        for gap in &self.asleep {
+            if let Some(both) = gap.and(span) {
+                asleep += both.until.saturating_sub(both.from.max(counted));
+                counted = both.until;
+            }
+        }
+        asleep
+    }
+
+    /// The moment before this one since when the upstream ran for so long.
+    pub(crate) fn ran_since(&self, moment: Duration, long: Duration) -> Duration {
+        let mut since = moment.saturating_sub(long);
+        for gap in self.asleep.iter().rev() {
+            if gap.from < moment && since < gap.until {
+                let asleep = gap.until.min(moment).saturating_sub(gap.from);
+                since = since.saturating_sub(asleep);
+            }
+        }
+        since
+    }
+
     /// How often each kind of operation had each kind of answer, and what else happened.
     pub(crate) fn counts(&self) -> BTreeMap<(&'static str, &'static str), u64> {
         let mut counts = BTreeMap::new();

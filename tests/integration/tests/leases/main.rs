@@ -1,6 +1,7 @@
 //! Leases hold (`sessions-and-streams.md` §1 and §7), through real processes: control planes, data planes, Postgres, Redis
 //! and a fake upstream.
 
+mod asleep;
 mod check;
 mod clients;
 mod cooling;

@@ -14,6 +14,7 @@ use tidegate_test_support::upstream::{Ending, Reply, Selector};
 use tidegate_test_support::{FleetOptions, eventually};
 use tokio_util::task::TaskTracker;
 
+use super::asleep::Ticker;
 use super::check::{Rules, check, strength};
 use super::clients::{Marker, Owner, Record};
 use super::cooling::{COOLS, mode, move_a_lease, serve, turn_away};
@@ -78,6 +79,14 @@ async fn random_histories_hold_what_leases_promise() -> Result<()> {
     for (others, count) in losses(&history, RULES.clocks) {
         writeln!(summary, "lost, the other connections {others}: {count}")?;
     }
+    let asleep: Duration = (history.asleep.iter())
+        .map(|gap| gap.until.saturating_sub(gap.from))
+        .sum();
+    writeln!(
+        summary,
+        "the upstream did not run: {} times, {asleep:?}",
+        history.asleep.len()
+    )?;
     for (what, count) in &strange {
         writeln!(summary, "unexpected: {what}: {count}")?;
     }
@@ -175,6 +184,7 @@ async fn run(seed: u64, time: Duration) -> Result<(History, Strange)> {
         ..Reply::default()
     });
     let record = Arc::new(Record::new());
+    let ticker = Ticker::start(Arc::clone(&record));
     let epoch = SystemTime::now().duration_since(UNIX_EPOCH)?;
     let epoch = epoch.saturating_sub(record.now());
     let (owners, requests) = (TaskTracker::new(), TaskTracker::new());
@@ -216,6 +226,7 @@ async fn run(seed: u64, time: Duration) -> Result<(History, Strange)> {
         arrivals,
         rows,
         faults,
+        asleep: ticker.asleep(),
     };
     let mut strange = record.strange();
     // What the upstream turns away it turns away while a connection is to cool down.

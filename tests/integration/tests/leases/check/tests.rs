@@ -134,6 +134,12 @@ impl Story {
         self
     }
 
+    /// The upstream did not run.
+    fn asleep(mut self, at: (u64, u64)) -> Self {
+        self.0.asleep.push(span(at));
+        self
+    }
+
     fn kinds(&self) -> Vec<Kind> {
         check(&self.0, &RULES)
             .into_iter()
@@ -183,6 +189,19 @@ const B: (u8, u64) = (2, 1);
 #[case::a_pause_excuses(story()
     .holds(A, (0, 10), "c").arrives(A, 1, (25, 9_100), "c").aborted()
     .fault(Fault::Pause { plane: 0 }, (1_000, 9_000)).holds(B, (7_000, 7_010), "c"))]
+#[case::cut_while_the_upstream_did_not_run(story()
+    .holds(A, (0, 10), "c").arrives(A, 1, (25, 1_900), "c").aborted().release(A, (100, 110), granted(1))
+    .asleep((1_350, 1_840)))]
+#[case::left_while_the_upstream_did_not_run(story()
+    .holds(A, (0, 10), "c").arrives(A, 1, (25, 500), "c").aborted()
+    .asleep((190, 490)).release(A, (100, 110), granted(1)).holds(B, (200, 210), "c")
+    .arrives(B, 2, (495, 600), "c"))]
+#[case::noticed_when_the_upstream_woke(story()
+    .holds(A, (0, 10), "c").send(A, 1, (4_900, 5_100), Answer::Served).arrives(A, 1, (5_100, 5_200), "c")
+    .asleep((4_950, 5_105)))]
+#[case::a_machine_that_stops_excuses(story()
+    .holds(A, (0, 10), "c").arrives(A, 1, (25, 9_100), "c").aborted()
+    .asleep((1_000, 9_000)).holds(B, (7_000, 7_010), "c"))]
 #[case::sent_on_waking(story()
     .holds(A, (0, 10), "c").arrives(A, 1, (9_010, 9_100), "c").aborted()
     .fault(Fault::Pause { plane: 0 }, (1_000, 9_000)).holds(B, (7_000, 7_010), "c")
@@ -262,6 +281,18 @@ fn nothing_is_found_in(#[case] story: Story) {
     .send(A, 1, (5_002, 5_009), Answer::Served).arrives(A, 1, (5_003, 5_008), "c"))]
 #[case::after_the_drain(Kind::NotCut, story()
     .holds(A, (0, 10), "c").arrives(A, 1, (25, 1_411), "c").aborted().release(A, (100, 110), granted(1)))]
+#[case::cut_late_though_the_upstream_ran(Kind::NotCut, story()
+    .holds(A, (0, 10), "c").arrives(A, 1, (25, 1_901), "c").aborted().release(A, (100, 110), granted(1))
+    .asleep((1_350, 1_840)))]
+#[case::after_the_upstream_had_slept(Kind::NotCut, story()
+    .holds(A, (0, 10), "c").arrives(A, 1, (25, 1_411), "c").aborted().release(A, (100, 110), granted(1))
+    .asleep((200, 700)))]
+#[case::beside_it_before_the_upstream_slept(Kind::BesideHolder, story()
+    .holds(A, (0, 10), "c").arrives(A, 1, (25, 700), "c").aborted().asleep((390, 690))
+    .release(A, (100, 110), granted(1)).holds(B, (200, 210), "c"))]
+#[case::after_its_expiry_though_the_upstream_ran(Kind::OutsideLease, story()
+    .holds(A, (0, 10), "c").send(A, 1, (4_900, 5_300), Answer::Served).arrives(A, 1, (5_200, 5_300), "c")
+    .asleep((4_950, 5_105)))]
 #[case::after_an_expiry_and_the_drain(Kind::NotCut, story()
     .holds(A, (0, 10), "c").arrives(A, 1, (25, 6_311), "c").aborted())]
 #[case::cut_late_after_a_pause(Kind::NotCut, story()

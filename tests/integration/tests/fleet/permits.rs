@@ -13,13 +13,22 @@ use tidegate_test_support::upstream::{Gate, Mode, Selector};
 use tidegate_test_support::{FleetOptions, eventually};
 use tokio_util::task::TaskTracker;
 
+use crate::rotation::patient;
+
 /// Requests for the only account that is asked in these tests.
 pub(crate) fn one_a() -> Selector {
     Selector::any().credential("sk-one-a")
 }
 
-/// The fleet with `cap` requests at once on the only account of provider one.
+/// A fleet with `cap` requests at once on the only account of provider one, in which a busy machine does not look like a
+/// control plane that is slow.
 async fn capped(cap: u32, strategy: &str, config: &str) -> Result<World> {
+    let world = World::start_with(patient()).await?;
+    with_cap(world, cap, strategy, config).await
+}
+
+/// The same with the time limits that decisions have unless set.
+async fn capped_with_usual_limits(cap: u32, strategy: &str, config: &str) -> Result<World> {
     with_cap(World::start().await?, cap, strategy, config).await
 }
 
@@ -146,7 +155,7 @@ async fn the_cap_holds_over_two_control_planes_under_load() -> Result<()> {
 #[tokio::test]
 async fn a_burst_on_a_busy_machine_keeps_to_the_cap() -> Result<()> {
     const CLIENTS: usize = 60;
-    let world = capped(1, "round-robin", "queueDepth: 100").await?;
+    let world = capped_with_usual_limits(1, "round-robin", "queueDepth: 100").await?;
     let latency = Mode::Latency {
         before: Duration::from_millis(5),
     };
@@ -191,7 +200,7 @@ async fn the_cap_holds_while_control_planes_stop_and_go_on() -> Result<()> {
     const CLIENTS: usize = 8;
     const EACH: usize = 10;
     let stopped = Duration::from_millis(150);
-    let world = capped(1, "round-robin", "queueDepth: 100").await?;
+    let world = capped_with_usual_limits(1, "round-robin", "queueDepth: 100").await?;
     let latency = Mode::Latency {
         before: Duration::from_millis(20),
     };

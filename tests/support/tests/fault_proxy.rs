@@ -67,7 +67,8 @@ async fn a_delay_counts_each_way_and_does_not_limit_throughput() {
         .await
         .unwrap();
     let mut stream = TcpStream::connect(proxy.addr()).await.unwrap();
-    let delay = Duration::from_millis(40);
+    // One after the other they would take twice as long as they may.
+    let delay = Duration::from_millis(200);
     proxy.set_delay(delay);
     let begun = Instant::now();
     say(&mut stream, "hello").await.unwrap();

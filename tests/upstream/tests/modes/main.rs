@@ -262,12 +262,16 @@ async fn a_stall_sends_some_events_and_then_nothing() {
     let upstream = start(Mode::Stall { events: 2 }).await.unwrap();
     let mut stream = send(upstream.addr(), CHAT, &chat(true)).await.unwrap();
     let mut seen = Vec::new();
+    let events = |seen: &[u8]| String::from_utf8_lossy(seen).matches("data: ").count();
+    while events(&seen) < 2 {
+        let read = timeout(LIMIT, stream.read_buf(&mut seen)).await.unwrap();
+        assert!(read.unwrap() > 0, "ended");
+    }
     while timeout(QUIET, stream.read_buf(&mut seen))
         .await
         .is_ok_and(|read| read.unwrap() > 0)
     {}
-    let text = String::from_utf8_lossy(&seen);
-    assert_eq!(text.matches("data: ").count(), 2, "{text}");
+    assert_eq!(events(&seen), 2, "{}", String::from_utf8_lossy(&seen));
     drop(stream);
     let ending = upstream
         .log()

@@ -279,7 +279,7 @@ async fn usage_of_a_summary_is_recorded_and_a_drain_ends_it() {
             summaries(bench).len() == 2
         })
         .await;
-    tokio::time::timeout(LIMIT, bench.proxy.drain(LIMIT / 2))
+    tokio::time::timeout(LIMIT, bench.proxy.drain(LIMIT / 8))
         .await
         .unwrap();
     let ending = bench

@@ -429,7 +429,7 @@ async fn permits_forgotten_by_the_store_block_nobody() -> Result<()> {
 async fn without_the_store_each_data_plane_has_its_share() -> Result<()> {
     let options = FleetOptions {
         data_planes: 1,
-        ..FleetOptions::default()
+        ..patient()
     };
     let world = World::start_with(options).await?;
     let document = world

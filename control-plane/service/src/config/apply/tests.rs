@@ -272,9 +272,7 @@ async fn a_change_of_settings_keeps_renewed_tokens() {
 #[tokio::test]
 async fn a_change_that_another_replica_made_before_is_in_force_when_it_is_answered() {
     let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("tidegate.db");
-    let durable = SqliteDurableStore::open(&file, SqlLimits::default()).await;
-    let durable = Arc::new(durable.unwrap());
+    let durable = Arc::new(test_durable::open(directory.path()).await);
     let [one, other] = ["1", "1"].map(|key| published(&durable, key));
     let view = View::new(local_now());
     one.apply(wanted(1, None), &view).await.unwrap();

@@ -270,6 +270,10 @@ impl Rest {
             Ok(change) => change,
             Err(bad) => return Answer::with(StatusCode::BAD_REQUEST, &invalid_body(&bad)),
         };
+        // A change that was put elsewhere meanwhile, and what came after it, must not be undone by one that comes late.
+        if limit.is_zero() {
+            return refused_change(ApplyError::TooLate);
+        }
         let rest = self.clone();
         let making = async move { rest.make(change, &caller, &current).await };
         to_its_end(&self.tasks, making)
@@ -395,7 +399,7 @@ impl Rest {
         let patched = self.admin.config.patch_settings(patch, &terms).await;
         self.health.forget();
         if let Err(error) = patched {
-            return refused_patch(error);
+            return refused_change(error);
         }
         let Some(current) = self.admin.config.current() else {
             let message = "there is no configuration any more";
@@ -446,7 +450,7 @@ fn refused_reset(refused: &Refused) -> Answer {
 
 /// Some of these cannot come of a patch, which expects no version, deletes nothing and seals nothing. They are told like the
 /// others, so that a new way to make a change is never without an answer.
-fn refused_patch(error: ApplyError) -> Answer {
+fn refused_change(error: ApplyError) -> Answer {
     let message = error.to_string();
     let (status, refusal) = match error {
         ApplyError::Invalid(found)

@@ -43,7 +43,7 @@ pub(crate) type Hot = FaultyHotStore<MemoryHotStore>;
 pub(crate) const SILENCE_LIMIT: Duration = Duration::from_secs(3);
 /// How long a test waits for anything.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// After so long a replica's call to its hot store has failed.
+/// After so long a replica's call to its hot store has usually failed.
 const HOT_CALL_LIMIT: Duration = Duration::from_millis(40);
 /// What is decided must not depend on how busy the machine is. A store that does not answer is given up by the store's
 /// own limit long before ([`HOT_CALL_LIMIT`]).
@@ -56,7 +56,11 @@ const PATIENT_DECISIONS: DecisionLimits = DecisionLimits {
 pub(crate) struct Fleet {
     pub(crate) memory: MemoryHotStore,
     pub(crate) durable: Arc<dyn DurableStore>,
-    /// Of replicas that are started from now on: contract variables.
+    /// Of replicas that are started from now on.
+    pub(crate) decision_limits: DecisionLimits,
+    /// The same: after so long a call to the hot store has failed.
+    pub(crate) hot_call_limit: Duration,
+    /// The same: contract variables.
     pub(crate) environment: BTreeMap<String, String>,
     sealer: Arc<Sealer>,
     tasks: TaskTracker,
@@ -101,6 +105,8 @@ impl Fleet {
         Self {
             memory: MemoryHotStore::new(Arc::new(SystemClock), options),
             durable,
+            decision_limits: PATIENT_DECISIONS,
+            hot_call_limit: HOT_CALL_LIMIT,
             environment: BTreeMap::new(),
             sealer: Arc::new(Sealer::new(&key()).unwrap()),
             tasks: TaskTracker::new(),
@@ -154,7 +160,7 @@ impl Fleet {
     /// The same with these tokens.
     pub(crate) async fn start_with(&self, tokens: Tokens) -> Replica {
         let number = self.started.fetch_add(1, Ordering::Relaxed);
-        let hot = Hot::new(Arc::new(self.memory.clone()), HOT_CALL_LIMIT);
+        let hot = Hot::new(Arc::new(self.memory.clone()), self.hot_call_limit);
         let registry = SharedRegistry::default();
         let plane = ControlPlane::start(
             ControlPlaneConfig {
@@ -163,7 +169,7 @@ impl Fleet {
                 tokens,
                 environment: self.environment.clone(),
                 drain_limit: Duration::from_secs(10),
-                decision_limits: PATIENT_DECISIONS,
+                decision_limits: self.decision_limits,
                 silence_limit: SILENCE_LIMIT,
                 retention: Retention::default(),
                 registry: Arc::clone(&registry),

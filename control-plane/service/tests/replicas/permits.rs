@@ -1,6 +1,7 @@
 //! Permits over several replicas that share a store.
 
 use std::num::NonZeroU64;
+use std::time::{Duration, Instant};
 
 use tidegate_proto::admin::v1 as admin;
 use tidegate_proto::common::v1 as common;
@@ -304,6 +305,7 @@ async fn waits_end_in_either_replica() {
     let (_fleet, [one, two]) = fleet(1, "round-robin", r#"{"queueTimeoutMs": 300}"#).await;
     assert!(holds(&one, PLANE, 1).await);
     let ticket = wait_for(&one, PLANE, 2).await.ticket;
+    let began = Instant::now();
     let waiting = [
         waits(&one, awaiting(PLANE, 2, &ticket)),
         waits(&two, awaiting(PLANE, 3, &ticket)),
@@ -312,6 +314,7 @@ async fn waits_end_in_either_replica() {
         let answer = within("the wait to end", waits).await.unwrap();
         assert!(!answer.granted && !answer.queue_full);
     }
+    assert!(began.elapsed() >= Duration::from_millis(300));
     // In vain it is the next target's turn, and there is none.
     let in_vain = routing::DecideRequest {
         waited_in_vain: vec!["alpha-1".to_owned()],

@@ -8,11 +8,11 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
-use futures::task::AtomicWaker;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::client::legacy::connect::{Connected, Connection};
+use parking_lot::Mutex;
 
 /// What is known of one connection. Clones are of the same one.
 #[derive(Clone, Debug, Default)]
@@ -22,16 +22,20 @@ pub(super) struct Supply(Arc<State>);
 struct State {
     is_dry: AtomicBool,
     /// Of whoever waits to know.
-    reader: AtomicWaker,
+    reader: Mutex<Option<Waker>>,
 }
 
 impl Supply {
-    /// Ready once everything that was read of the connection was handed over. Only one may wait at a time.
+    /// Ready once everything that was read of the connection was handed over. One waits at a time: another one who did
+    /// before is woken, and looks for itself. It may be the reader of an answer that has just ended.
     pub(super) fn poll_dry(&self, context: &Context<'_>) -> Poll<()> {
         if self.is_dry() {
             return Poll::Ready(());
         }
-        self.0.reader.register(context.waker());
+        let before = self.0.reader.lock().replace(context.waker().clone());
+        if let Some(before) = before.filter(|before| !before.will_wake(context.waker())) {
+            before.wake();
+        }
         // It may have dried up before the waker was there.
         if self.is_dry() {
             Poll::Ready(())
@@ -49,8 +53,12 @@ impl Supply {
     }
 
     fn dries_up(&self) {
-        if !self.0.is_dry.swap(true, Ordering::AcqRel) {
-            self.0.reader.wake();
+        if self.0.is_dry.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let reader = self.0.reader.lock().take();
+        if let Some(reader) = reader {
+            reader.wake();
         }
     }
 }
@@ -130,6 +138,9 @@ impl<T: Write + Unpin> Write for Tapped<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::task::Wake;
+
     use futures::FutureExt as _;
     use futures::future::poll_fn;
     use hyper::rt::ReadBuf;
@@ -137,6 +148,22 @@ mod tests {
     use tokio::io::AsyncWriteExt as _;
 
     use super::*;
+
+    /// Counts how often a task is woken.
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    impl Wakes {
+        fn count(&self) -> usize {
+            self.0.load(Ordering::Relaxed)
+        }
+    }
 
     /// hyper asks for bytes.
     fn asks<T: Read + Unpin>(tapped: &mut Tapped<T>) -> bool {
@@ -151,28 +178,26 @@ mod tests {
         let (mut upstream, ours) = tokio::io::duplex(64);
         let mut tapped = Tapped::new(TokioIo::new(ours));
         let supply = tapped.supply.clone();
-        let dry = || {
-            let supply = supply.clone();
-            poll_fn(move |context| supply.poll_dry(context))
-        };
+        let (one, other) = (Arc::new(Wakes::default()), Arc::new(Wakes::default()));
+        let wakers = [&one, &other].map(|it| Waker::from(Arc::clone(it)));
+        let context = Context::from_waker(&wakers[0]);
+        let wakes = || (one.count(), other.count());
         // Nothing was asked for, so nobody knows.
-        assert!(dry().now_or_never().is_none());
+        assert!(supply.poll_dry(&context).is_pending());
         assert!(!asks(&mut tapped));
-        assert!(dry().now_or_never().is_some());
+        assert_eq!(wakes(), (1, 0));
+        assert!(supply.poll_dry(&context).is_ready());
 
         upstream.write_all(b"more").await.unwrap();
         assert!(asks(&mut tapped));
-        let waits = tokio::spawn(dry());
-        tokio::task::yield_now().await;
-        assert!(!waits.is_finished());
-        assert!(!asks(&mut tapped));
-        waits.await.unwrap();
-
-        upstream.write_all(b"more").await.unwrap();
-        assert!(asks(&mut tapped));
-        let waits = tokio::spawn(dry());
-        tokio::task::yield_now().await;
+        assert!(supply.poll_dry(&context).is_pending());
+        // Somebody else waits from now on, and who did looks again.
+        let context = Context::from_waker(&wakers[1]);
+        assert!(supply.poll_dry(&context).is_pending());
+        assert!(supply.poll_dry(&context).is_pending());
+        assert_eq!(wakes(), (2, 0));
         drop(tapped);
-        waits.await.unwrap();
+        assert_eq!(wakes(), (2, 1));
+        assert!(supply.poll_dry(&context).is_ready());
     }
 }

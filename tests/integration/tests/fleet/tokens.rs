@@ -229,7 +229,7 @@ async fn a_killed_owner_is_waited_out() -> Result<()> {
     );
     let waited = requests[1].at.saturating_sub(requests[0].at);
     assert!(
-        waited >= Duration::from_millis(LEASE_MS - 4_000),
+        waited >= Duration::from_millis(LEASE_MS - 500),
         "the lease was not waited out: {waited:?}"
     );
     Ok(())
@@ -262,7 +262,7 @@ async fn a_stopped_owner_loses_no_token() -> Result<()> {
     assert_eq!(world.tokens.issued(), 1, "{requests:?}");
     let waited = requests[1].at.saturating_sub(requests[0].at);
     assert!(
-        waited >= Duration::from_millis(LEASE_MS - 4_000),
+        waited >= Duration::from_millis(LEASE_MS - 500),
         "{waited:?}"
     );
     Ok(())

@@ -411,19 +411,17 @@ impl Checker<'_> {
         Span::new(arrival.span.from, until.max(arrival.span.from))
     }
 
-    /// Only a stop of the data plane longer than the guard excuses, until it has woken and cut. A machine that left the
-    /// upstream waiting for so long may have left the data planes waiting, too.
+    /// Only a stop of the data plane longer than the guard excuses, until it has woken and cut.
     fn excuses(&self, arrival: &Arrival, wrong: Span) -> bool {
-        let pause = Fault::Pause {
-            plane: arrival.plane,
-        };
-        let pauses = self.history.faults.iter();
-        let pauses = pauses.filter(|(fault, _)| *fault == pause);
-        let stops = pauses.map(|(_, span)| span);
-        stops.chain(&self.history.asleep).any(|span| {
+        self.history.faults.iter().any(|(fault, span)| {
             let long = span.until.saturating_sub(span.from) > self.rules.guard;
             let woken = Span::new(span.from, span.until.saturating_add(self.rules.cut_late));
-            long && woken.contains(wrong)
+            *fault
+                == Fault::Pause {
+                    plane: arrival.plane,
+                }
+                && long
+                && woken.contains(wrong)
         })
     }
 

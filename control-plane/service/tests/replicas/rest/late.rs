@@ -15,8 +15,9 @@ use tidegate_test_support::Postgres;
 
 use crate::fleet::{Fleet, Replica, eventually};
 
-use super::{OPERATOR, SETTINGS, guarded, guarded_in, with_keys};
+use super::{HEALTH, OPERATOR, RESET, SETTINGS, guarded, guarded_in, with_keys};
 
+const PATCH: (&str, &str) = ("PATCH", SETTINGS);
 /// The first database a [`Postgres`] makes.
 const DATABASE: &str = "test_1";
 /// Keeps everybody from the configuration until it is ended.
@@ -32,13 +33,13 @@ const WAITING: &str = "SELECT pid FROM pg_stat_activity
 /// A request as a data plane forwards it, with the time that is left for it, and the moment when it is over.
 async fn forward(
     replica: &Replica,
-    method: &str,
+    (method, path): (&str, &str),
     body: &Value,
     (remaining_ms, not_after_unix_ms): (Option<u64>, Option<u64>),
 ) -> management::CallResponse {
     let request = management::CallRequest {
         method: method.to_owned(),
-        path: SETTINGS.to_owned(),
+        path: path.to_owned(),
         authorization: Some(format!("Bearer {OPERATOR}")),
         body: body.to_string().into_bytes(),
         remaining_ms,
@@ -85,10 +86,10 @@ async fn settings_are_not_changed_when_their_caller_has_gone() {
             if is_forwarded {
                 leave(
                     &postgres,
-                    forward(&replica, "PATCH", &abandoned, (None, None)),
+                    forward(&replica, PATCH, &abandoned, (None, None)),
                 )
                 .await;
-                forward(&replica, "GET", &Value::Null, (None, None)).await;
+                forward(&replica, ("GET", SETTINGS), &Value::Null, (None, None)).await;
             } else {
                 leave(&postgres, http.patch(&abandoned)).await;
                 http.settings().await;
@@ -119,13 +120,7 @@ async fn settings_are_not_saved_when_the_time_that_was_left_for_it_is_over(
 ) {
     let (fleet, replica, http) = guarded().await;
     let change = json!({"modelLockout": {"enabled": true}});
-    let answer = forward(
-        &replica,
-        "PATCH",
-        &change,
-        (remaining_ms, not_after_unix_ms),
-    )
-    .await;
+    let answer = forward(&replica, PATCH, &change, (remaining_ms, not_after_unix_ms)).await;
     let told: Value = serde_json::from_slice(&answer.body).unwrap();
     assert_eq!(answer.status, expected, "{told}");
     let is_saved = expected == 200;
@@ -138,4 +133,25 @@ async fn settings_are_not_saved_when_the_time_that_was_left_for_it_is_over(
         fleet.durable.load_document().await.unwrap().version,
         version
     );
+}
+
+#[rstest]
+#[case::of_breakers(("DELETE", HEALTH))]
+#[case::of_what_is_named(("POST", RESET))]
+#[tokio::test]
+async fn a_reset_that_comes_too_late_ends_nothing(#[case] of: (&str, &str)) {
+    let (_fleet, replica, http) = guarded().await;
+    let is = async |state: &str| http.health().await["providerBreakers"][0]["state"] == state;
+    replica.open_breaker(7).await;
+    eventually("the open breaker", async || is("OPEN").await).await;
+    let late = forward(&replica, of, &json!({}), (Some(60_000), Some(1))).await;
+    let told: Value = serde_json::from_slice(&late.body).unwrap();
+    assert_eq!(
+        (late.status, &told["error"]["code"]),
+        (503, &json!("CP0015"))
+    );
+    assert!(is("OPEN").await);
+    let timely = forward(&replica, of, &json!({}), (Some(60_000), None)).await;
+    assert_eq!(timely.status, 200);
+    assert!(is("CLOSED").await);
 }

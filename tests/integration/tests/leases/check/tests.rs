@@ -199,9 +199,6 @@ const B: (u8, u64) = (2, 1);
 #[case::noticed_when_the_upstream_woke(story()
     .holds(A, (0, 10), "c").send(A, 1, (4_900, 5_100), Answer::Served).arrives(A, 1, (5_100, 5_200), "c")
     .asleep((4_950, 5_105)))]
-#[case::a_machine_that_stops_excuses(story()
-    .holds(A, (0, 10), "c").arrives(A, 1, (25, 9_100), "c").aborted()
-    .asleep((1_000, 9_000)).holds(B, (7_000, 7_010), "c"))]
 #[case::sent_on_waking(story()
     .holds(A, (0, 10), "c").arrives(A, 1, (9_010, 9_100), "c").aborted()
     .fault(Fault::Pause { plane: 0 }, (1_000, 9_000)).holds(B, (7_000, 7_010), "c")

@@ -573,9 +573,6 @@ pub(super) const MODEL_ACCESS_CODES: &[&str] =
 /// What an error inside a 200 stream amounts to, by its type or code.
 pub(super) const EMBEDDED_STATUSES: &[(&str, u16)] = &[
     ("invalid_request_error", 400),
-    ("content_policy_violation", 400),
-    ("content_filter", 400),
-    ("content_policy", 400),
     ("authentication_error", 401),
     ("invalid_api_key", 401),
     ("billing_error", 402),
@@ -590,4 +587,8 @@ pub(super) const EMBEDDED_STATUSES: &[(&str, u16)] = &[
     ("api_error", 500),
     ("server_error", 500),
     ("overloaded_error", 529),
+    // Where the type says nothing.
+    ("content_policy_violation", 400),
+    ("content_filter", 400),
+    ("content_policy", 400),
 ];

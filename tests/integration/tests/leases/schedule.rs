@@ -74,7 +74,10 @@ impl Iterator for Steps {
     fn next(&mut self) -> Option<Step> {
         let random = &mut self.0;
         let ttl = Duration::from_millis(random.random_range(1_500..6_000));
+        // Now and then longer than a lease lasts, and then mostly for a renewal: few others come too late.
+        let is_long = random.random_range(0..15) == 0;
         let action = match random.random_range(0..20) {
+            _ if is_long && random.random_range(0..3) > 0 => Action::Renew { ttl },
             0..3 => Action::Acquire { ttl },
             3..7 => Action::Renew { ttl },
             7..9 => Action::Release,
@@ -85,12 +88,7 @@ impl Iterator for Steps {
             18 => Action::Send(Request::Endless),
             _ => Action::SendStale,
         };
-        // Now and then longer than a lease lasts.
-        let longest = if random.random_range(0..15) == 0 {
-            7_000
-        } else {
-            400
-        };
+        let longest = if is_long { 7_000 } else { 400 };
         Some(Step {
             pause: Duration::from_millis(random.random_range(0..longest)),
             plane: random.random_range(0..usize::MAX),

@@ -149,7 +149,8 @@ async fn an_sdk_that_chokes_on_it_costs_no_memory_and_is_let_go() -> Result<()> 
         });
         if let Err(error) = noticed.await {
             let ends = samples(plane.admin, "tidegate_dp_requests_total").await?;
-            bail!("{endpoint}: {error}: {ends:?}");
+            let attempts = samples(plane.admin, "tidegate_dp_attempts_total").await?;
+            bail!("{endpoint}: {error}: {ends:?}, {attempts:?}");
         }
         at_rest(plane).await?;
     }

@@ -48,6 +48,10 @@ use endpoint::{Grant, NotIssued};
 
 /// Longest pause between two looks at the hot state for tokens that were refused since.
 const TICK: Duration = Duration::from_secs(1);
+/// Until it is looked again after the store failed.
+const AGAIN_AFTER: Duration = Duration::from_secs(5);
+/// What a lease is waited for beyond its end.
+const LEASE_MARGIN: Duration = Duration::from_millis(10);
 /// Limit of a small call to the durable store (decision 54), and of one that may be large.
 const LIMIT: Duration = Duration::from_millis(500);
 const LIST_LIMIT: Duration = Duration::from_secs(5);
@@ -75,6 +79,8 @@ pub(crate) struct Refresher {
     outbound: Outbound,
     /// Connections with a refresh under way here.
     under_way: Mutex<BTreeSet<ConnectionId>>,
+    /// A refresh that came to nothing is tried again by then, however far the next sweep is.
+    again: Mutex<Option<Instant>>,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
@@ -98,6 +104,21 @@ enum OwnFault {
     Seal(#[from] SealError),
 }
 
+impl OwnFault {
+    /// Whether what was asked for may have been done.
+    fn leaves_open(&self) -> bool {
+        matches!(
+            self,
+            Self::Late | Self::Store(DurableStoreError::Indeterminate(_))
+        )
+    }
+
+    /// Whether another try may do better.
+    fn may_pass(&self) -> bool {
+        !matches!(self, Self::Seal(_))
+    }
+}
+
 /// A connection whose token can be renewed, as configured.
 struct Configured {
     connection: Arc<Connection>,
@@ -110,6 +131,7 @@ impl Refresher {
             parts,
             outbound: Outbound::new(),
             under_way: Mutex::default(),
+            again: Mutex::default(),
             tasks: tasks.clone(),
             stop: stop.clone(),
         })
@@ -130,7 +152,8 @@ impl Refresher {
             let changed = versions.has_changed().unwrap_or(false);
             versions.mark_unchanged();
             let early = self.newly_refused(&mut swept);
-            if !settings.enabled || !(changed || early || local_now() >= next_sweep) {
+            let is_due = local_now() >= next_sweep;
+            if !settings.enabled || !(changed || early || is_due || self.is_again_due()) {
                 continue;
             }
             next_sweep = local_now() + interval;
@@ -138,9 +161,25 @@ impl Refresher {
                 Ok(true) => {}
                 // There was no room for all.
                 Ok(false) => next_sweep = local_now(),
-                Err(error) => tracing::warn!(%error, "tokens were not looked at"),
+                Err(error) => {
+                    next_sweep = local_now() + interval.min(AGAIN_AFTER);
+                    tracing::warn!(%error, "tokens were not looked at");
+                }
             }
         }
+    }
+
+    fn look_again_in(&self, pause: Duration) {
+        let Some(at) = local_now().checked_add(pause) else {
+            return;
+        };
+        let mut again = self.again.lock();
+        *again = Some(again.map_or(at, |earlier| earlier.min(at)));
+    }
+
+    /// Says so once.
+    fn is_again_due(&self) -> bool {
+        self.again.lock().take_if(|at| *at <= local_now()).is_some()
     }
 
     fn settings(&self) -> TokenRefreshSettings {
@@ -229,6 +268,9 @@ impl Refresher {
         if let Err(error) = self.try_refresh(&connection).await {
             self.parts.metrics.token_refresh(TokenRefresh::OwnFault);
             tracing::warn!(%connection, %error, "an access token was not renewed");
+            if error.may_pass() {
+                self.look_again_in(AGAIN_AFTER);
+            }
         }
         self.under_way.lock().remove(&connection);
     }
@@ -240,7 +282,12 @@ impl Refresher {
         let deadline = begun + Duration::from_millis(settings.answer_limit_ms());
         let leased = match self.lease(connection, &settings).await? {
             LeaseAnswer::Granted(leased) => leased,
-            LeaseAnswer::Held { .. } | LeaseAnswer::Absent => return Ok(()),
+            LeaseAnswer::Held { remaining_ms } => {
+                // Whoever holds it may be dead, and it may be nobody.
+                self.look_again_in(Duration::from_millis(remaining_ms).saturating_add(LEASE_MARGIN));
+                return Ok(());
+            }
+            LeaseAnswer::Absent => return Ok(()),
         };
         let current = self.parts.config.current();
         let configured = current.and_then(|current| configured(&current, connection));
@@ -291,7 +338,15 @@ impl Refresher {
         let id = format!("{}#{}", self.parts.replica, Uuid::now_v7());
         let length = Duration::from_millis(settings.lease_ms);
         let lease = self.parts.durable.lease_token(connection, &id, length);
-        let answer = limited(LIMIT, lease).await?;
+        let answer = match limited(LIMIT, lease).await {
+            Err(error) if error.leaves_open() => {
+                // If it was granted, nobody would use it until it ends.
+                let connection = connection.clone();
+                self.release(&TokenLease { connection, id }).await?;
+                return Err(error);
+            }
+            answer => answer?,
+        };
         if let LeaseAnswer::Granted(leased) = &answer
             && leased.waited_out
         {

@@ -28,7 +28,7 @@ const LONGEST_BODY: usize = 64 * 1024;
 const HUGE: usize = 8 * 1024 * 1024;
 
 /// How the endpoint treats requests.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 pub enum TokenMode {
     /// As it should.
     #[default]
@@ -37,8 +37,8 @@ pub enum TokenMode {
     Status(u16),
     /// Never an answer. No token is used up.
     Hang,
-    /// The token is used up at once, and the answer comes so much later.
-    AnswerLate(Duration),
+    /// The token is used up at once, and the answer comes when this is cancelled.
+    AnswerHeld(CancellationToken),
     /// An endless answer. No token is used up.
     HugeBody,
 }
@@ -179,7 +179,7 @@ async fn answer(
         && member("grant_type").as_deref() == Some("refresh_token");
     let (mode, reply) = {
         let mut state = state.lock();
-        let issues = matches!(state.mode, TokenMode::Ok | TokenMode::AnswerLate(_));
+        let issues = matches!(state.mode, TokenMode::Ok | TokenMode::AnswerHeld(_));
         let known = state
             .good
             .iter()
@@ -214,7 +214,7 @@ async fn answer(
             ),
         };
         state.requests.push(recorded);
-        (state.mode, reply)
+        (state.mode.clone(), reply)
     };
     let (status, text) = match mode {
         TokenMode::Ok => reply,
@@ -223,8 +223,8 @@ async fn answer(
             "not now".to_owned(),
         ),
         TokenMode::Hang => std::future::pending().await,
-        TokenMode::AnswerLate(by) => {
-            sleep(by).await;
+        TokenMode::AnswerHeld(let_go) => {
+            let_go.cancelled().await;
             reply
         }
         TokenMode::HugeBody => (StatusCode::OK, " ".repeat(HUGE)),

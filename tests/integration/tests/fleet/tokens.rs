@@ -9,6 +9,7 @@ use tidegate_integration::{CLIENT_KEY, chat};
 use tidegate_test_support::upstream::{FakeUpstream, Mode, Selector, TokenEndpoint, TokenMode};
 use tidegate_test_support::{Fleet, FleetOptions, eventually, http_status};
 use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
 
 /// Long enough that a slow machine does nothing twice, short enough to be waited out.
 const LEASE_MS: u64 = 8_000;
@@ -16,17 +17,25 @@ const LEASE_MS: u64 = 8_000;
 const LIMIT: Duration = Duration::from_secs(60);
 /// The refresh token that an operator applies.
 const REFRESH_TOKEN: &str = "rt-applied";
+/// How often replicas look what is due, in ms, unless a case says otherwise.
+const SWEEP_MS: u64 = 200;
 
 /// A fleet before one provider with one OAuth connection, `acct`.
 struct World {
     fleet: Fleet,
     upstream: FakeUpstream,
     tokens: TokenEndpoint,
+    sweep_ms: u64,
 }
 
 impl World {
     async fn start() -> Result<Self> {
+        Self::start_sweeping_every(SWEEP_MS).await
+    }
+
+    async fn start_sweeping_every(sweep_ms: u64) -> Result<Self> {
         let world = Self {
+            sweep_ms,
             upstream: FakeUpstream::start().await?,
             tokens: TokenEndpoint::start(&[REFRESH_TOKEN]).await?,
             fleet: Fleet::start_with(FleetOptions {
@@ -64,10 +73,11 @@ keys:
 settings:
   providerBreaker: {{dedupConnectionMs: 0, dedupProviderMs: 0}}
   waitForCooldown: {{enabled: false}}
-  tokenRefresh: {{sweepIntervalMs: 200, retryBaseMs: 500, leaseMs: {LEASE_MS}, guardMs: 2000}}
+  tokenRefresh: {{sweepIntervalMs: {sweep_ms}, retryBaseMs: 500, leaseMs: {LEASE_MS}, guardMs: 2000}}
 ",
             base = self.upstream.base_url(),
             endpoint = self.tokens.url(),
+            sweep_ms = self.sweep_ms,
         )
     }
 
@@ -240,9 +250,10 @@ async fn a_killed_owner_is_waited_out() -> Result<()> {
 #[tokio::test]
 async fn a_stopped_owner_loses_no_token() -> Result<()> {
     let world = World::start().await?;
+    let let_go = CancellationToken::new();
     world
         .tokens
-        .set_mode(TokenMode::AnswerLate(Duration::from_secs(4)));
+        .set_mode(TokenMode::AnswerHeld(let_go.clone()));
     world
         .upstream
         .set(Selector::any().credential("at-old"), Mode::status(401));
@@ -251,6 +262,8 @@ async fn a_stopped_owner_loses_no_token() -> Result<()> {
     let process = &world.fleet.control_planes[owner].process;
     process.pause()?;
     world.tokens.set_mode(TokenMode::Ok);
+    // The answer comes to a process that does not read it.
+    let_go.cancel();
     // The other one waits the lease out and shows a token that is used up.
     eventually(LIMIT, "the other replica asks", || async {
         (world.tokens.requests().len() >= 2).then_some(())
@@ -265,6 +278,39 @@ async fn a_stopped_owner_loses_no_token() -> Result<()> {
         waited >= Duration::from_millis(LEASE_MS - 500),
         "{waited:?}"
     );
+    Ok(())
+}
+
+/// The store answers nobody in time while the token is refused. It is asked again soon, however far the next sweep is.
+#[tokio::test]
+async fn a_store_that_was_late_is_asked_again() -> Result<()> {
+    let world = World::start_sweeping_every(600_000).await?;
+    assert_eq!(world.ask().await?, 200);
+    let (postgres, database) = (&world.fleet.postgres, &world.fleet.database);
+    let lock = "BEGIN; SELECT 1 FROM refresh_tokens FOR UPDATE; SELECT pg_sleep(4); COMMIT";
+    let refused = async {
+        let held = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+        eventually(LIMIT, "the row is locked", || async {
+            let found = postgres.execute(database, held).await.ok()?;
+            (!found.is_empty()).then_some(())
+        })
+        .await?;
+        let old = Selector::any().credential("at-old");
+        world.upstream.set(old, Mode::status(401));
+        world.ask().await?;
+        eventually(LIMIT, "a replica gives up", || async {
+            let replicas = &world.fleet.control_planes;
+            let mut logs = replicas.iter().map(|it| it.process.log());
+            logs.any(|log| log.is_ok_and(|it| it.contains("an access token was not renewed")))
+                .then_some(())
+        })
+        .await
+    };
+    let (locked, refused) = tokio::join!(postgres.execute(database, lock), refused);
+    locked?;
+    refused?;
+    world.serves_with(1).await?;
+    assert_eq!(world.tokens.issued(), 1, "{:?}", world.tokens.requests());
     Ok(())
 }
 

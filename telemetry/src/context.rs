@@ -42,7 +42,9 @@ impl TraceContext {
         let flags = context.trace_flags() & TraceFlags::SAMPLED;
         let (trace, span) = (context.trace_id(), context.span_id());
         let parent = format!("00-{trace:032x}-{span:016x}-{:02x}", flags.to_u8());
-        if let Ok(parent) = HeaderValue::try_from(parent) {
+        if let Ok(mut parent) = HeaderValue::try_from(parent) {
+            // No other message has the same, so it must not push what repeats out of the tables of HTTP/2.
+            parent.set_sensitive(true);
             headers.insert(TRACEPARENT, parent);
         }
         let state = context.trace_state().header();

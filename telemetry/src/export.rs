@@ -9,12 +9,11 @@ use std::time::Duration;
 
 use bytes::{Buf as _, BufMut as _, Bytes};
 use http::uri::PathAndQuery;
-use opentelemetry_proto::tonic::collector::trace::v1::{
-    ExportTraceServiceRequest, ExportTraceServiceResponse,
-};
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceResponse;
+use opentelemetry_proto::tonic::common::v1::InstrumentationScope;
+use opentelemetry_proto::tonic::resource::v1::Resource;
+use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans};
 use opentelemetry_proto::transform::common::tonic::ResourceAttributesWithSchema;
-use opentelemetry_proto::transform::trace::tonic::group_spans_by_resource_and_scope;
-use opentelemetry_sdk::trace::SpanData;
 use prost::Message as _;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -27,6 +26,7 @@ use tonic_types::StatusExt as _;
 
 use crate::queue::{Lost, Queue, SpanMetrics};
 use crate::settings::TraceSettings;
+use crate::written;
 
 const EXPORT: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
 /// Dialling, TLS included.
@@ -44,7 +44,9 @@ pub(crate) struct Exporter {
     metrics: SpanMetrics,
     collector: Grpc<Channel>,
     shown: MetadataMap,
-    resource: ResourceAttributesWithSchema,
+    /// Who is telling, written once ([`written::message`]).
+    resource: Vec<u8>,
+    scope: Vec<u8>,
     limit: Duration,
     batch: usize,
     delay: Duration,
@@ -55,7 +57,7 @@ pub(crate) struct Exporter {
 impl Exporter {
     pub(crate) fn new(
         settings: &TraceSettings,
-        resource: ResourceAttributesWithSchema,
+        resource: &opentelemetry_sdk::Resource,
         queue: Arc<Queue>,
         metrics: SpanMetrics,
     ) -> Self {
@@ -68,7 +70,8 @@ impl Exporter {
             metrics,
             collector,
             shown: settings.headers.clone(),
-            resource,
+            resource: resource_fields(resource),
+            scope: scope_fields(),
             limit: settings.export_limit,
             batch: settings.max_batch,
             delay: settings.delay,
@@ -84,13 +87,12 @@ impl Exporter {
                 () = tokio::time::sleep(self.delay) => {}
                 () = stop.cancelled() => break,
             }
-            self.send_waiting().await;
+            self.send_all(self.queue.take()).await;
         }
-        self.send_waiting().await;
+        self.send_all(self.queue.close()).await;
     }
 
-    async fn send_waiting(&mut self) {
-        let mut waiting = self.queue.take();
+    async fn send_all(&mut self, mut waiting: Vec<Vec<u8>>) {
         while !waiting.is_empty() {
             let rest = waiting.split_off(waiting.len().min(self.batch));
             self.send(waiting).await;
@@ -98,12 +100,10 @@ impl Exporter {
         }
     }
 
-    async fn send(&mut self, spans: Vec<SpanData>) {
+    async fn send(&mut self, spans: Vec<Vec<u8>>) {
         let count = u64::try_from(spans.len()).unwrap_or(u64::MAX);
-        let message = ExportTraceServiceRequest {
-            resource_spans: group_spans_by_resource_and_scope(spans, &self.resource),
-        };
-        let message = Bytes::from(message.encode_to_vec());
+        let message = Bytes::from(written::message(&self.resource, &self.scope, &spans));
+        drop(spans);
         match self.deliver(&message).await {
             Ok(rejected) => {
                 let rejected = rejected.min(count);
@@ -158,6 +158,38 @@ impl Exporter {
         let answer = self.collector.unary(request, path, Written).await?;
         Ok(answer.into_inner())
     }
+}
+
+/// A `ResourceSpans` without its spans.
+fn resource_fields(resource: &opentelemetry_sdk::Resource) -> Vec<u8> {
+    let ResourceAttributesWithSchema {
+        attributes,
+        schema_url,
+    } = resource.into();
+    let resource = Resource {
+        attributes: attributes.0,
+        ..Resource::default()
+    };
+    let fields = ResourceSpans {
+        resource: Some(resource),
+        schema_url: schema_url.unwrap_or_default(),
+        ..ResourceSpans::default()
+    };
+    fields.encode_to_vec()
+}
+
+/// A `ScopeSpans` without its spans.
+fn scope_fields() -> Vec<u8> {
+    let scope = InstrumentationScope {
+        name: "tidegate".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        ..InstrumentationScope::default()
+    };
+    let fields = ScopeSpans {
+        scope: Some(scope),
+        ..ScopeSpans::default()
+    };
+    fields.encode_to_vec()
 }
 
 /// How long to wait before a message is sent again: as long as the collector says, and no less than `pause`. `None` when it

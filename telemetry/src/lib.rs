@@ -17,12 +17,13 @@ mod sampling;
 mod settings;
 mod span;
 mod spans;
+mod written;
 
 pub use context::TraceContext;
 pub use logs::{LogOutput, check_filter, start_logging};
 pub use opentelemetry::trace::SpanKind;
-pub use opentelemetry::{StringValue, Value};
 pub use queue::SpanMetrics;
 pub use settings::{BadSetting, OtlpArgs, TraceSettings};
 pub use span::{MAX_TEXT, Span};
 pub use spans::Traces;
+pub use written::Value;

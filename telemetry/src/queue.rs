@@ -6,12 +6,6 @@
 //!   '----none---> dropped (queue_full)                                     '------refused----> dropped (not_delivered, rejected)
 //! ```
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use opentelemetry::Context;
-use opentelemetry_sdk::error::OTelSdkResult;
-use opentelemetry_sdk::trace::{Span, SpanData, SpanProcessor};
 use parking_lot::Mutex;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
@@ -97,10 +91,18 @@ impl SpanMetrics {
     }
 }
 
+#[derive(Debug, Default)]
+struct Waiting {
+    /// Written ([`crate::written`]).
+    spans: Vec<Vec<u8>>,
+    /// Nobody takes them any more.
+    is_closed: bool,
+}
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Queue {
-    spans: Mutex<Vec<SpanData>>,
+    waiting: Mutex<Waiting>,
     /// Most that wait.
     limit: usize,
     /// So many are worth a message of their own.
@@ -113,7 +115,7 @@ pub(crate) struct Queue {
 impl Queue {
     pub(crate) fn new(limit: usize, batch: usize, metrics: SpanMetrics) -> Self {
         Self {
-            spans: Mutex::default(),
+            waiting: Mutex::default(),
             limit,
             batch,
             full: Notify::new(),
@@ -121,30 +123,41 @@ impl Queue {
         }
     }
 
-    fn push(&self, span: SpanData) {
-        let waiting = {
-            let mut spans = self.spans.lock();
-            if spans.len() >= self.limit {
-                drop(spans);
-                self.metrics.lost(Lost::QueueFull, 1);
-                return;
+    pub(crate) fn push(&self, span: Vec<u8>) {
+        let lost = {
+            let mut waiting = self.waiting.lock();
+            if waiting.is_closed {
+                Some(Lost::NotDelivered)
+            } else if waiting.spans.len() >= self.limit {
+                Some(Lost::QueueFull)
+            } else {
+                waiting.spans.push(span);
+                if waiting.spans.len() == self.batch {
+                    self.full.notify_one();
+                }
+                None
             }
-            spans.push(span);
-            spans.len()
         };
-        if waiting == self.batch {
-            self.full.notify_one();
+        if let Some(reason) = lost {
+            self.metrics.lost(reason, 1);
         }
     }
 
     /// All that wait.
-    pub(crate) fn take(&self) -> Vec<SpanData> {
-        let mut spans = self.spans.lock();
-        if spans.is_empty() {
+    pub(crate) fn take(&self) -> Vec<Vec<u8>> {
+        let mut waiting = self.waiting.lock();
+        if waiting.spans.is_empty() {
             return Vec::new();
         }
-        let room = Vec::with_capacity(self.batch.min(spans.len()));
-        std::mem::replace(&mut *spans, room)
+        let room = Vec::with_capacity(self.batch.min(waiting.spans.len()));
+        std::mem::replace(&mut waiting.spans, room)
+    }
+
+    /// All that wait, and the last that do.
+    pub(crate) fn close(&self) -> Vec<Vec<u8>> {
+        let mut waiting = self.waiting.lock();
+        waiting.is_closed = true;
+        std::mem::take(&mut waiting.spans)
     }
 
     /// Returns when a batch is full.
@@ -153,52 +166,26 @@ impl Queue {
     }
 }
 
-/// Hands the spans that have ended to a queue.
-#[derive(Debug)]
-pub(crate) struct IntoQueue(pub(crate) Arc<Queue>);
-
-impl SpanProcessor for IntoQueue {
-    fn on_start(&self, _span: &mut Span, _context: &Context) {}
-
-    fn on_end(&self, span: SpanData) {
-        self.0.push(span);
-    }
-
-    fn force_flush(&self) -> OTelSdkResult {
-        Ok(())
-    }
-
-    fn shutdown_with_timeout(&self, _limit: Duration) -> OTelSdkResult {
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use opentelemetry::trace::{Tracer as _, TracerProvider as _};
-    use opentelemetry_sdk::trace::SdkTracerProvider;
-
     use super::*;
 
     #[tokio::test]
     async fn what_finds_no_room_is_dropped_and_counted() {
         let metrics = SpanMetrics::default();
-        let queue = Arc::new(Queue::new(3, 2, metrics.clone()));
-        let provider = SdkTracerProvider::builder()
-            .with_span_processor(IntoQueue(Arc::clone(&queue)))
-            .build();
-        let tracer = provider.tracer("test");
+        let queue = Queue::new(3, 2, metrics.clone());
+        let lost = |reason| metrics.lost.get_or_create(&LostLabels { reason }).get();
         for _ in 0..5 {
-            drop(tracer.start("a"));
+            queue.push(vec![1]);
         }
         queue.filled().await;
         assert_eq!(queue.take().len(), 3);
         assert_eq!(queue.take().len(), 0);
-        let full = LostLabels {
-            reason: Lost::QueueFull,
-        };
-        assert_eq!(metrics.lost.get_or_create(&full).get(), 2);
-        drop(tracer.start("a"));
-        assert_eq!(queue.take().len(), 1);
+        assert_eq!(lost(Lost::QueueFull), 2);
+        queue.push(vec![1]);
+        assert_eq!(queue.close().len(), 1);
+        queue.push(vec![1]);
+        assert_eq!(queue.take().len(), 0);
+        assert_eq!(lost(Lost::NotDelivered), 1);
     }
 }

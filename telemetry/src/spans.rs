@@ -1,44 +1,38 @@
 //! Where spans are made.
 
-use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use opentelemetry::trace::{
-    SpanBuilder, SpanKind, TraceContextExt as _, Tracer as _, TracerProvider as _,
-};
-use opentelemetry::{Context, InstrumentationScope, Key, KeyValue};
+use opentelemetry::trace::{SpanContext, SpanKind, TraceContextExt as _};
+use opentelemetry::{Context, Key, KeyValue};
 use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
-use parking_lot::Mutex;
+use opentelemetry_sdk::trace::{
+    IdGenerator as _, RandomIdGenerator, Sampler, SamplingDecision, ShouldSample as _,
+};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::context::TraceContext;
 use crate::export::Exporter;
-use crate::queue::{IntoQueue, Queue, SpanMetrics};
+use crate::queue::{Queue, SpanMetrics};
 use crate::settings::TraceSettings;
 use crate::span::Span;
+use crate::written::Written;
 
-/// What most spans hold.
-const ATTRIBUTES: usize = 16;
 const SERVICE_NAME: Key = Key::from_static_str("service.name");
 
 /// Makes spans and sends them, or does neither. Clones are the same.
 #[derive(Clone, Debug, Default)]
-pub struct Traces {
-    metrics: SpanMetrics,
-    on: Option<Arc<On>>,
-}
+pub struct Traces(Option<Arc<On>>);
 
 #[derive(Debug)]
 struct On {
-    tracer: SdkTracer,
-    // Spans are handed on for as long as it lives.
-    provider: SdkTracerProvider,
+    sampler: Sampler,
+    ids: RandomIdGenerator,
+    queue: Arc<Queue>,
+    metrics: SpanMetrics,
     tasks: TaskTracker,
     stop: CancellationToken,
-    has_ended: Mutex<bool>,
 }
 
 impl Traces {
@@ -57,7 +51,6 @@ impl Traces {
             return Self::off();
         };
         let metrics = SpanMetrics::default();
-        let resource = resource(&settings, service, instance);
         let queue = Arc::new(Queue::new(
             settings.max_queued,
             settings.max_batch,
@@ -65,81 +58,88 @@ impl Traces {
         ));
         let exporter = Exporter::new(
             &settings,
-            (&resource).into(),
+            &resource(&settings, service, instance),
             Arc::clone(&queue),
             metrics.clone(),
         );
-        let provider = SdkTracerProvider::builder()
-            .with_sampler(settings.sampler)
-            .with_resource(resource)
-            .with_span_processor(IntoQueue(queue))
-            .build();
-        let scope = InstrumentationScope::builder("tidegate")
-            .with_version(env!("CARGO_PKG_VERSION"))
-            .build();
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         tasks.spawn(exporter.run(stop.clone()));
         tasks.close();
         tracing::info!(collector = %settings.collector.uri(), "traces are made");
-        Self {
+        Self(Some(Arc::new(On {
+            sampler: settings.sampler,
+            ids: RandomIdGenerator::default(),
+            queue,
             metrics,
-            on: Some(Arc::new(On {
-                tracer: provider.tracer_with_scope(scope),
-                provider,
-                tasks,
-                stop,
-                has_ended: Mutex::new(false),
-            })),
-        }
+            tasks,
+            stop,
+        })))
     }
 
-    /// What became of the spans.
+    /// What became of the spans; all at zero where none are made.
     #[must_use]
-    pub fn metrics(&self) -> &SpanMetrics {
-        &self.metrics
+    pub fn metrics(&self) -> SpanMetrics {
+        self.0
+            .as_ref()
+            .map_or_else(SpanMetrics::default, |on| on.metrics.clone())
     }
 
     /// Whether spans are made at all.
     #[must_use]
     pub fn are_on(&self) -> bool {
-        self.on.is_some()
+        self.0.is_some()
     }
 
     /// A span that begins now, as a child of `parent`, or as the first of a trace.
     #[must_use]
-    pub fn span(
-        &self,
-        kind: SpanKind,
-        name: impl Into<Cow<'static, str>>,
-        parent: Option<&TraceContext>,
-    ) -> Span {
-        let Some(on) = &self.on else {
+    pub fn span(&self, kind: SpanKind, name: &str, parent: Option<&TraceContext>) -> Span {
+        let Some(on) = &self.0 else {
             return Span::none();
         };
-        let builder = SpanBuilder::from_name(name)
-            .with_kind(kind)
-            .with_attributes(Vec::with_capacity(ATTRIBUTES));
-        let context = match parent {
-            Some(TraceContext(parent)) => Context::new().with_remote_span_context(parent.clone()),
-            None => Context::new(),
-        };
-        Span::of(on.tracer.build_with_context(builder, &context))
+        on.span(kind, name, parent.map(|TraceContext(parent)| parent))
     }
 
     /// Sends what waits, for at most `limit`. Spans that end later are lost.
     pub async fn shutdown(&self, limit: Duration) {
-        let Some(on) = &self.on else {
+        let Some(on) = &self.0 else {
             return;
         };
-        if std::mem::replace(&mut *on.has_ended.lock(), true) {
+        if on.stop.is_cancelled() {
             return;
         }
         on.stop.cancel();
         if tokio::time::timeout(limit, on.tasks.wait()).await.is_err() {
             tracing::warn!("traces were left undelivered");
         }
-        // It has nothing to do any more, whatever it says of that.
-        drop(on.provider.shutdown());
+    }
+}
+
+impl On {
+    fn span(&self, kind: SpanKind, name: &str, parent: Option<&SpanContext>) -> Span {
+        let (trace_id, told) = match parent {
+            Some(parent) => (
+                parent.trace_id(),
+                Context::new().with_remote_span_context(parent.clone()),
+            ),
+            None => (self.ids.new_trace_id(), Context::new()),
+        };
+        let sampled = self
+            .sampler
+            .should_sample(Some(&told), trace_id, name, &kind, &[], &[]);
+        let is_sampled = sampled.decision == SamplingDecision::RecordAndSample;
+        let flags = parent.map(SpanContext::trace_flags).unwrap_or_default();
+        let context = SpanContext::new(
+            trace_id,
+            self.ids.new_span_id(),
+            flags.with_sampled(is_sampled),
+            false,
+            sampled.trace_state,
+        );
+        let recording = is_sampled.then(|| {
+            let written = Written::begin(&context, parent, kind, name, SystemTime::now());
+            (written, Arc::clone(&self.queue))
+        });
+        Span::new(context, recording)
     }
 }
 

@@ -284,7 +284,9 @@ impl Refresher {
             LeaseAnswer::Granted(leased) => leased,
             LeaseAnswer::Held { remaining_ms } => {
                 // Whoever holds it may be dead, and it may be nobody.
-                self.look_again_in(Duration::from_millis(remaining_ms).saturating_add(LEASE_MARGIN));
+                self.look_again_in(
+                    Duration::from_millis(remaining_ms).saturating_add(LEASE_MARGIN),
+                );
                 return Ok(());
             }
             LeaseAnswer::Absent => return Ok(()),

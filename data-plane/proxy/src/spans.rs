@@ -19,7 +19,7 @@ use tidegate_core::outcome::{LocalFault, Outcome};
 use tidegate_core::routing::{Exclusion, RequestFacts};
 use tidegate_core::usage::TokenUsage;
 use tidegate_plane_client::{Answer, Dispatch, Origin, Step};
-use tidegate_telemetry::{Span, SpanKind, StringValue, TraceContext, Traces, Value};
+use tidegate_telemetry::{Span, SpanKind, TraceContext, Traces};
 
 use crate::endpoint::Endpoint;
 
@@ -102,17 +102,17 @@ impl Branch {
         let attempt = &dispatch.attempt;
         let operation = endpoint.operation();
         let name = format!("{operation} {}", attempt.model);
-        let mut span = self.traces.span(SpanKind::Client, name, Some(parent));
+        let mut span = self.traces.span(SpanKind::Client, &name, Some(parent));
         if !span.is_recording() {
             return AttemptSpan::of(span);
         }
         span.set("gen_ai.operation.name", operation);
-        span.set_text("gen_ai.provider.name", attempt.provider.as_str());
-        span.set_text("gen_ai.request.model", attempt.model.as_str());
-        span.set("tidegate.attempt.id", attempt.id.to_string());
-        span.set_text("tidegate.connection", attempt.connection.as_str());
+        span.set("gen_ai.provider.name", attempt.provider.as_str());
+        span.set("gen_ai.request.model", attempt.model.as_str());
+        span.set("tidegate.attempt.id", &attempt.id.to_string());
+        span.set("tidegate.connection", attempt.connection.as_str());
         if let Some(combo) = &dispatch.combo {
-            span.set_text("tidegate.combo", combo.as_str());
+            span.set("tidegate.combo", combo.as_str());
         }
         if attempt.probe {
             span.set("tidegate.probe", true);
@@ -172,7 +172,7 @@ pub(crate) fn tell_answer(span: &mut Span, answer: &Answer) {
         Step::Wait { .. } | Step::AwaitPermit(_) => "wait",
         Step::Plan(_) => "plan",
         Step::Reject(rejection) => {
-            span.set_text("tidegate.decision.code", &rejection.code);
+            span.set("tidegate.decision.code", &rejection.code);
             tell_excluded(span, &rejection.excluded);
             "reject"
         }
@@ -186,16 +186,16 @@ fn tell_excluded(span: &mut Span, excluded: &[Exclusion]) {
     }
     let count = i64::try_from(excluded.len()).unwrap_or(i64::MAX);
     span.set("tidegate.decision.excluded_count", count);
-    let told: Vec<StringValue> = excluded
+    let told: Vec<String> = excluded
         .iter()
         .take(MAX_EXCLUDED)
         .map(|it| {
             let connection = it.connection.as_ref().map_or("*", |it| it.as_str());
             let (provider, model) = (&it.provider, &it.model);
-            format!("{provider}/{connection}/{model} {}", it.reason.as_str()).into()
+            format!("{provider}/{connection}/{model} {}", it.reason.as_str())
         })
         .collect();
-    span.set("tidegate.decision.excluded", Value::Array(told.into()));
+    span.set_all("tidegate.decision.excluded", &told);
 }
 
 // === AttemptSpan ===
@@ -219,7 +219,7 @@ impl AttemptSpan {
         if span.is_recording()
             && let Some((host, port)) = address(upstream)
         {
-            span.set_text("server.address", host);
+            span.set("server.address", host);
             span.set("server.port", i64::from(port));
         }
     }
@@ -247,7 +247,7 @@ impl AttemptSpan {
                 if error.embedded {
                     span.fail(failure_code(outcome));
                 } else {
-                    span.fail_with(&error.status.to_string());
+                    span.fail(&error.status.to_string());
                 }
             }
             // Nobody is to blame for an end that somebody wanted.
@@ -266,7 +266,7 @@ impl AttemptSpan {
         if self.span.is_recording()
             && let Ok(serde_json::Value::String(reason)) = serde_json::to_value(meant.reason)
         {
-            self.span.set("tidegate.failure.reason", reason);
+            self.span.set("tidegate.failure.reason", &reason);
         }
     }
 
@@ -333,11 +333,11 @@ pub(crate) fn tell_request(
         return;
     }
     span.set("gen_ai.operation.name", endpoint.operation());
-    span.set_text("gen_ai.request.model", &facts.model);
-    span.set_text("tidegate.request.id", request_id);
+    span.set("gen_ai.request.model", &facts.model);
+    span.set("tidegate.request.id", request_id);
     span.set("tidegate.stream", stream);
     if let Some(key) = &facts.key {
-        span.set_text("tidegate.key", key.id.as_str());
+        span.set("tidegate.key", key.id.as_str());
     }
 }
 
@@ -350,11 +350,11 @@ pub(crate) fn tell_status(span: &mut Span, status: StatusCode, code: Option<&str
     // As the conventions have it, a server's span fails by faults of the server.
     if status.is_server_error() {
         match code {
-            Some(code) => span.fail_with(code),
-            None => span.fail_with(status.as_str()),
+            Some(code) => span.fail(code),
+            None => span.fail(status.as_str()),
         }
     } else if let Some(code) = code {
-        span.set_text("error.type", code);
+        span.set("error.type", code);
     }
 }
 

@@ -58,8 +58,8 @@ async fn spans_arrive_with_what_they_were_told() {
     let traces = start(&collector.url(), &set);
     let mut parent = traces.span(SpanKind::Server, "parent", None);
     let mut child = traces.span(SpanKind::Client, "child", parent.context().as_ref());
-    child.set_text("text", &"x".repeat(300));
-    child.set("number", 7);
+    child.set("text", &"x".repeat(300));
+    child.set("number", 7_i64);
     child.fail("code");
     parent.end();
     parent.set("late", true);

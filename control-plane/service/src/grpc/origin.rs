@@ -35,7 +35,7 @@ impl Asked {
             span.set("rpc.service", "tidegate.routing.v1.RoutingService");
             span.set("rpc.method", "Decide");
             if let Some(id) = request_id {
-                span.set_text("tidegate.request.id", id);
+                span.set("tidegate.request.id", id);
             }
         }
         Self {
@@ -95,17 +95,17 @@ impl Asked {
         if !span.is_recording() {
             return;
         }
-        span.set("tidegate.attempt.id", attempt.to_string());
+        span.set("tidegate.attempt.id", &attempt.to_string());
         span.set("tidegate.decision.step", step);
         match answer {
             Ok(answer) => {
                 if let Some(sent) = sent {
-                    span.set_text("gen_ai.provider.name", sent.provider.as_str());
-                    span.set_text("gen_ai.request.model", sent.model.as_str());
-                    span.set_text("tidegate.connection", sent.connection.as_str());
+                    span.set("gen_ai.provider.name", sent.provider.as_str());
+                    span.set("gen_ai.request.model", sent.model.as_str());
+                    span.set("tidegate.connection", sent.connection.as_str());
                 }
                 if let Decision::Reject(rejection) = &answer.decision {
-                    span.set_text("tidegate.decision.code", &rejection.code);
+                    span.set("tidegate.decision.code", &rejection.code);
                 }
                 if answer.age.stale {
                     span.set("tidegate.view.stale", true);

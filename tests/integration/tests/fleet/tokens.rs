@@ -251,9 +251,7 @@ async fn a_killed_owner_is_waited_out() -> Result<()> {
 async fn a_stopped_owner_loses_no_token() -> Result<()> {
     let world = World::start().await?;
     let let_go = CancellationToken::new();
-    world
-        .tokens
-        .set_mode(TokenMode::AnswerHeld(let_go.clone()));
+    world.tokens.set_mode(TokenMode::AnswerHeld(let_go.clone()));
     world
         .upstream
         .set(Selector::any().credential("at-old"), Mode::status(401));

@@ -18,6 +18,36 @@ pub(crate) fn local_now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
+/// Until when something may be done.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline {
+    /// By this process's clock, which stands still while the machine sleeps.
+    pub(crate) local: Instant,
+    /// By the store's clock too: the store refuses what comes later, however long it was on its way.
+    pub(crate) store: Option<Timestamp>,
+}
+
+impl Deadline {
+    /// This or `local`, whichever is first.
+    pub(crate) fn at_most(self, local: Instant) -> Self {
+        Self {
+            local: self.local.min(local),
+            ..self
+        }
+    }
+
+    /// The time that is left at this moment.
+    pub(crate) fn left(self, now: Instant) -> Duration {
+        self.local.saturating_duration_since(now)
+    }
+}
+
+impl From<Instant> for Deadline {
+    fn from(local: Instant) -> Self {
+        Self { local, store: None }
+    }
+}
+
 /// The store's time in this process; starts from the wall clock until the store has answered once.
 #[derive(Debug)]
 pub(crate) struct Clock {

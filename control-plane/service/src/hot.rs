@@ -87,12 +87,23 @@ impl Hot {
     /// Writes all of it or nothing, unless the store's time is more than `limit` later by then.
     pub(crate) async fn write(
         &self,
+        write: ShardWrite,
+        limit: Duration,
+    ) -> Result<WriteOutcome, HotStoreError> {
+        self.write_until(write, limit, None).await
+    }
+
+    /// The same, unless the store's time is past `end` by then.
+    pub(crate) async fn write_until(
+        &self,
         mut write: ShardWrite,
         limit: Duration,
+        end: Option<Timestamp>,
     ) -> Result<WriteOutcome, HotStoreError> {
         let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
         let sent = local_now();
-        write.not_after = self.store_now(sent).plus_ms(limit_ms);
+        let not_after = self.store_now(sent).plus_ms(limit_ms);
+        write.not_after = end.map_or(not_after, |end| end.min(not_after));
         let outcome = self
             .call(StoreCall::Write, limit, self.store.write(write))
             .await?;
@@ -148,6 +159,18 @@ impl Hot {
     ) -> Result<u64, HotStoreError> {
         let taken = self.store.next_turn(shard, key, ttl);
         self.call(StoreCall::Turn, limit, taken).await
+    }
+
+    /// The store's time as the store tells it, or the clock's while it does not answer, which is behind in a machine that
+    /// slept. For what must not be done late.
+    pub(crate) async fn time(&self) -> Timestamp {
+        let sent = local_now();
+        let told = self.call(StoreCall::Time, CHECK_LIMIT, self.store.time());
+        if let Ok(time) = told.await {
+            self.clock.observe(sent, time);
+            self.last.lock().heard = Some((time, local_now()));
+        }
+        self.store_now(local_now())
     }
 
     /// The store's time at least: the clock's, or what the last answer showed if that is later. A clock that is

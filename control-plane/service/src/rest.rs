@@ -14,20 +14,21 @@ mod over_http;
 mod shapes;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{Method, StatusCode};
 use serde_json::{Map, Value, json};
 use tidegate_core::management::{
-    ClearLockouts, Operation, Resource, Right, read_clear, read_patch, read_reset,
+    ClearLockouts, Operation, Resource, Right, read_clear, read_patch, read_reset, waited_for_ms,
 };
 use tidegate_core::settings::sections;
-use tokio::time::Instant;
+use tidegate_core::time::Timestamp;
 use tokio_util::task::TaskTracker;
 
 use crate::access::{Access, Caller, Denied, Need};
 use crate::admin::{Admin, Outcome, Refused, Scope, Selection, to_its_end};
+use crate::clock::{Deadline, local_now};
 use crate::config::Current;
 use crate::config::apply::ApplyError;
 use crate::config::change::Terms;
@@ -40,7 +41,7 @@ use shapes::{error_body, failure_body, invalid_body, lockouts};
 pub(crate) use over_http::respond;
 pub use over_http::{ApiTls, ApiTlsError};
 
-/// How long a change of settings may take to be saved, from when its body is here. Data planes wait as long for any change.
+/// How long a change may take to be saved, from when its body is here. Data planes wait as long for it.
 const CHANGE_LIMIT: Duration = Duration::from_secs(10);
 
 /// A path that a replica serves over HTTP, for whoever checks that none is forgotten.
@@ -100,8 +101,10 @@ pub(crate) struct Asked<'a> {
     pub(crate) path: &'a str,
     /// The `Authorization` header.
     pub(crate) authorization: Option<&'a str>,
-    /// For how long somebody waits for the answer, where that is known.
-    pub(crate) remaining: Option<Duration>,
+    /// For how long somebody waits for the answer, in ms, where that is known.
+    pub(crate) remaining_ms: Option<u64>,
+    /// When that is over in the store's time, where that is known.
+    pub(crate) not_after: Option<Timestamp>,
 }
 
 /// What is answered: JSON, or nothing.
@@ -135,9 +138,10 @@ impl Answer {
     }
 }
 
-/// A change of the state that is understood. It goes on to its end, whoever still waits for it.
+/// A change that is understood. One of the state goes on to its end or its deadline, whoever still waits for it.
 #[derive(Debug)]
 enum Change {
+    Settings(Map<String, Value>),
     Reset {
         selection: Selection,
         /// The member that says that it was done.
@@ -227,10 +231,7 @@ impl Rest {
         } else {
             Bytes::new()
         };
-        let limit = asked
-            .remaining
-            .map_or(CHANGE_LIMIT, |it| it.min(CHANGE_LIMIT));
-        let deadline = Instant::now() + limit;
+        let read_at = local_now();
         let Some(current) = self.admin.config.current() else {
             let message = "there is no configuration yet";
             return failed(StatusCode::SERVICE_UNAVAILABLE, Refusal::NotReady, message);
@@ -256,32 +257,52 @@ impl Rest {
                 },
                 done: "ok",
             }),
-            // Saved as a whole, audited in the same transaction, or not at all. Who has gone may have changed something since,
-            // elsewhere, that this must not undo.
-            Operation::PatchSettings => {
-                return match read_patch(&body) {
-                    Ok(patch) => self.patch_settings(&caller, &patch, deadline).await,
-                    Err(bad) => Answer::with(StatusCode::BAD_REQUEST, &invalid_body(&bad)),
-                };
-            }
+            Operation::PatchSettings => read_patch(&body).map(Change::Settings),
             Operation::ClearLockouts => read_clear(&body).map(Change::Lockouts),
         };
         let change = match change {
             Ok(change) => change,
             Err(bad) => return Answer::with(StatusCode::BAD_REQUEST, &invalid_body(&bad)),
         };
+        let deadline = self.deadline_of(asked, read_at).await;
         // A change that was put elsewhere meanwhile, and what came after it, must not be undone by one that comes late.
-        if limit.is_zero() {
+        if deadline.left(local_now()).is_zero() {
             return refused_change(ApplyError::TooLate);
         }
         let rest = self.clone();
-        let making = async move { rest.make(change, &caller, &current).await };
+        let is_of_settings = matches!(change, Change::Settings(_));
+        let making = async move { rest.make(change, &caller, &current, deadline).await };
+        // Saved as a whole, audited in the same transaction, or not at all. Who has gone may have changed something since,
+        // elsewhere, that this must not undo.
+        if is_of_settings {
+            return making.await;
+        }
         to_its_end(&self.tasks, making)
             .await
             .unwrap_or_else(|error| {
                 let status = StatusCode::INTERNAL_SERVER_ERROR;
                 failed(status, Refusal::Internal, &error.to_string())
             })
+    }
+
+    /// Until when a change may be made whose request was read at `read_at`. What time it is the store says itself: this replica
+    /// may have stood still with the request in its socket, and its clock with it.
+    async fn deadline_of(&self, asked: Asked<'_>, read_at: Instant) -> Deadline {
+        let Asked {
+            remaining_ms,
+            not_after,
+            ..
+        } = asked;
+        let store_now = self.admin.hot.time().await;
+        let now = local_now();
+        let asking_ms = millis(now.saturating_duration_since(read_at));
+        let remaining_ms = remaining_ms.map(|it| it.saturating_sub(asking_ms));
+        let left_ms = waited_for_ms(remaining_ms, not_after, store_now)
+            .map_or(millis(CHANGE_LIMIT), |it| it.min(millis(CHANGE_LIMIT)));
+        Deadline {
+            local: now + Duration::from_millis(left_ms),
+            store: Some(store_now.plus_ms(left_ms)),
+        }
     }
 
     fn admit(&self, need: Need, asked: Asked<'_>) -> Result<Caller, Denied> {
@@ -310,12 +331,30 @@ impl Rest {
         sections(&stored.settings, self.admin.config.overrides())
     }
 
-    async fn make(&self, change: Change, caller: &Caller, current: &Current) -> Answer {
+    async fn make(
+        &self,
+        change: Change,
+        caller: &Caller,
+        current: &Current,
+        deadline: Deadline,
+    ) -> Answer {
         let answer = match change {
+            Change::Settings(patch) => self.patch_settings(caller, &patch, deadline).await,
             Change::Reset { selection, done } => {
-                self.reset(caller, current, &selection, done).await
+                match self.reset(caller, current, &selection, deadline).await {
+                    Ok(Outcome { count, unsaved }) => Answer::ok(&json!({
+                        done: true,
+                        "resetCount": count,
+                        "message": format!("{selection}: {count} reset"),
+                        "checkpointed": !unsaved,
+                    })),
+                    Err(refused) => refused_reset(&refused),
+                }
             }
-            Change::Lockouts(cleared) => self.clear_lockouts(caller, current, cleared).await,
+            Change::Lockouts(cleared) => {
+                self.clear_lockouts(caller, current, cleared, deadline)
+                    .await
+            }
         };
         self.health.forget();
         answer
@@ -326,18 +365,11 @@ impl Rest {
         caller: &Caller,
         current: &Current,
         selection: &Selection,
-        done: &'static str,
-    ) -> Answer {
-        let outcome = self.admin.reset(caller, &current.config, selection).await;
-        match outcome {
-            Ok(Outcome { count, unsaved }) => Answer::ok(&json!({
-                done: true,
-                "resetCount": count,
-                "message": format!("{selection}: {count} reset"),
-                "checkpointed": !unsaved,
-            })),
-            Err(refused) => refused_reset(&refused),
-        }
+        deadline: Deadline,
+    ) -> Result<Outcome, Refused> {
+        self.admin
+            .reset(caller, &current.config, selection, Some(deadline))
+            .await
     }
 
     async fn clear_lockouts(
@@ -345,6 +377,7 @@ impl Rest {
         caller: &Caller,
         current: &Current,
         cleared: ClearLockouts,
+        deadline: Deadline,
     ) -> Answer {
         let (selection, scope) = match cleared {
             ClearLockouts::All => (of_everything(Scope::Lockouts), None),
@@ -366,8 +399,8 @@ impl Rest {
                 (selection, Some(scope))
             }
         };
-        let outcome = self.admin.reset(caller, &current.config, &selection).await;
-        let removed = match outcome {
+        let reset = self.reset(caller, current, &selection, deadline).await;
+        let removed = match reset {
             Ok(outcome) => outcome.count,
             // What does not exist has no locks, and is gone however often that is asked for.
             Err(Refused::NoProvider(_) | Refused::NoConnection(_)) => 0,
@@ -388,16 +421,15 @@ impl Rest {
         &self,
         caller: &Caller,
         patch: &Map<String, Value>,
-        deadline: Instant,
+        deadline: Deadline,
     ) -> Answer {
         let terms = Terms {
             expected: None,
             author: caller.to_string(),
             dry_run: false,
-            deadline: Some(deadline),
+            deadline: Some(deadline.local.into()),
         };
         let patched = self.admin.config.patch_settings(patch, &terms).await;
-        self.health.forget();
         if let Err(error) = patched {
             return refused_change(error);
         }
@@ -409,6 +441,10 @@ impl Rest {
         told.insert("ok".to_owned(), Value::Bool(true));
         Answer::ok(&Value::Object(told))
     }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn of_everything(scope: Scope) -> Selection {

@@ -57,7 +57,7 @@ pub struct ManagementAnswer {
 
 impl PlaneClient {
     /// Has a management request answered by its deadline. `None` without an answer; a change may have been made then.
-    /// Settings that were not being saved by then are not changed later.
+    /// What was not saved by then, settings or state, is not changed later.
     pub async fn manage(&self, call: ManagementCall) -> Option<ManagementAnswer> {
         let inner = &self.inner;
         let deadline = call.deadline;

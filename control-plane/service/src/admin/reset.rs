@@ -1,6 +1,7 @@
 //! Ending states by hand (decision 24).
 //!
-//! Each value is one compare-and-set. When all are written they are saved in the checkpoint, since the answer says whether the
+//! Each value is one compare-and-set, and none is made when the time for the whole is over: what happened since to a value that
+//! comes late is to stand. When all are written they are saved in the checkpoint, since the answer says whether the
 //! reset would survive the loss of the hot store; a durable store that is away keeps no value from being reset. What it alone
 //! knows, how often a token could not be renewed, is forgotten last. A terminal state ends only when its connection is named.
 //! The cooldown gate is a cooldown: the provider's ends with the cooldowns of the provider, a connection's entry with its
@@ -18,7 +19,7 @@ use tidegate_core::state::Event;
 use tidegate_store::hot::Entry;
 
 use crate::access::Caller;
-use crate::clock::local_now;
+use crate::clock::{Deadline, local_now};
 use crate::hot::WRITE_LIMIT;
 use crate::record::direct::NotDone;
 
@@ -69,11 +70,22 @@ pub(crate) struct Outcome {
 }
 
 /// What a reset has done so far.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Progress {
     count: u32,
+    /// Nothing more of it is done then.
+    deadline: Option<Deadline>,
     /// What is to be saved, in the order of writing.
     written: BTreeMap<Shard, Vec<Entry>>,
+}
+
+impl Progress {
+    /// Until when the next value may be reset.
+    fn of_a_value(&self) -> Deadline {
+        let limit = local_now() + VALUE_LIMIT;
+        self.deadline
+            .map_or_else(|| limit.into(), |deadline| deadline.at_most(limit))
+    }
 }
 
 /// Why nothing, or not everything, was reset.
@@ -104,14 +116,19 @@ impl Refused {
 }
 
 impl Admin {
-    /// Resets what is selected, and writes down who did it.
+    /// Resets what is selected, as far as it gets by `deadline`, and writes down who did it.
     pub(crate) async fn reset(
         &self,
         caller: &Caller,
         config: &Config,
         selection: &Selection,
+        deadline: Option<Deadline>,
     ) -> Result<Outcome, Refused> {
-        let mut progress = Progress::default();
+        let mut progress = Progress {
+            count: 0,
+            deadline,
+            written: BTreeMap::new(),
+        };
         let ended = self.reset_selected(config, selection, &mut progress).await;
         // Also what was written before it was interrupted.
         let is_saved = self.checkpoint.save_now(&progress.written).await;
@@ -189,10 +206,15 @@ impl Admin {
         connection: &ConnectionId,
         progress: &mut Progress,
     ) -> Result<(), String> {
+        let late = "no answer in time";
+        let left = progress.of_a_value().left(local_now());
+        if left.is_zero() {
+            return Err(late.to_owned());
+        }
         let forget = self.durable.forget_refresh_failures(connection);
-        let forgotten = tokio::time::timeout(VALUE_LIMIT, forget)
+        let forgotten = tokio::time::timeout(left, forget)
             .await
-            .map_err(|_elapsed| "no answer in time".to_owned())?
+            .map_err(|_elapsed| late.to_owned())?
             .map_err(|error| error.to_string())?;
         progress.count = progress.count.saturating_add(u32::from(forgotten));
         Ok(())
@@ -273,7 +295,7 @@ impl Admin {
         weight: u32,
         progress: &mut Progress,
     ) -> Result<(), Refused> {
-        let deadline = local_now() + VALUE_LIMIT;
+        let deadline = progress.of_a_value();
         let done = self
             .recorder
             .direct(provider, connection, event, WRITE_LIMIT, deadline)

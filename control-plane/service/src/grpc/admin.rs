@@ -384,7 +384,7 @@ impl AdminService for AdminApi {
         let current = self.current()?;
         let admin = Arc::clone(&self.admin);
         self.finish(async move {
-            let reset = admin.reset(&caller, &current.config, &selection);
+            let reset = admin.reset(&caller, &current.config, &selection, None);
             let outcome = reset.await.map_err(refused)?;
             Ok(proto::ResetResponse {
                 reset_count: outcome.count,

@@ -1,23 +1,17 @@
 //! `tidegate.management.v1.ManagementService`.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use bytes::Bytes;
-use tidegate_core::management::waited_for_ms;
 use tidegate_core::time::Timestamp;
 use tidegate_proto::management::v1 as proto;
 use tidegate_proto::management::v1::management_service_server::ManagementService;
 use tonic::{Request, Response, Status};
 
-use crate::clock::Clock;
 use crate::rest::{Asked, Rest};
 
 /// The service.
 #[derive(Clone, Debug)]
 pub(super) struct ManagementApi {
     pub(super) rest: Rest,
-    pub(super) clock: Arc<Clock>,
 }
 
 #[tonic::async_trait]
@@ -31,12 +25,8 @@ impl ManagementService for ManagementApi {
             method: &request.method,
             path: &request.path,
             authorization: request.authorization.as_deref(),
-            remaining: waited_for_ms(
-                request.remaining_ms,
-                request.not_after_unix_ms.map(Timestamp),
-                self.clock.now(),
-            )
-            .map(Duration::from_millis),
+            remaining_ms: request.remaining_ms,
+            not_after: request.not_after_unix_ms.map(Timestamp),
         };
         let body = Bytes::from(request.body);
         let answer = self.rest.answer(asked, async { Ok(body) }).await;

@@ -183,7 +183,6 @@ fn add_data_plane_services(routes: &mut RoutesBuilder, services: &Services, acce
     .max_decoding_message_size(MAX_REQUEST);
     let management = ManagementServiceServer::new(ManagementApi {
         rest: services.rest.clone(),
-        clock: Arc::clone(&services.decider.clock),
     })
     .max_decoding_message_size(MAX_MANAGEMENT);
     routes

@@ -4,7 +4,7 @@
 //! on what the first one wrote.
 
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tidegate_core::ids::{ConnectionId, ProviderId, Shard};
 use tidegate_core::state::Event;
@@ -12,7 +12,7 @@ use tidegate_core::state::apply::Applied;
 use tidegate_core::version::{Incarnation, Version};
 use tidegate_store::hot::{Entry, HotStoreError, RefusalReason, ShardWrite, WriteOutcome};
 
-use crate::clock::local_now;
+use crate::clock::{Deadline, local_now};
 
 use super::Recorder;
 use super::fold::{Fold, FoldError, Shown, entries};
@@ -58,8 +58,9 @@ impl Recorder {
         connection: Option<&ConnectionId>,
         event: &Event,
         limit: Duration,
-        deadline: Instant,
+        deadline: impl Into<Deadline>,
     ) -> Result<Done, NotDone> {
+        let deadline = deadline.into();
         let shard = Shard::of_provider(provider);
         let mut shown = Shown::default();
         for _ in 0..MAX_REFUSALS {
@@ -80,7 +81,7 @@ impl Recorder {
             if !self.schemas.may_write() {
                 return Err(NotDone::NewerSchema);
             }
-            let left = deadline.saturating_duration_since(local_now());
+            let left = deadline.left(local_now());
             if left.is_zero() {
                 return Err(NotDone::Store(HotStoreError::Timeout));
             }
@@ -91,7 +92,8 @@ impl Recorder {
                 values: values.clone(),
                 marks: Vec::new(),
             };
-            match self.hot.write(write, limit.min(left)).await? {
+            let written = self.hot.write_until(write, limit.min(left), deadline.store);
+            match written.await? {
                 WriteOutcome::Written { revision, .. } => {
                     let version = Version {
                         incarnation,
@@ -108,6 +110,10 @@ impl Recorder {
                     | RefusalReason::OtherIncarnation => {
                         self.follower.doubt(shard);
                         return Err(NotDone::Restoring);
+                    }
+                    // There may be time left here, where the clock stood still in a machine that slept.
+                    RefusalReason::Late if deadline.store.is_some_and(|it| it < refusal.now) => {
+                        return Err(NotDone::Store(HotStoreError::Timeout));
                     }
                     RefusalReason::Late | RefusalReason::AlreadyApplied => {}
                     RefusalReason::Conflict => {

@@ -117,7 +117,8 @@ pub(crate) async fn respond(rest: Rest, request: Request<Incoming>) -> Response<
         method: head.method.as_str(),
         path: head.uri.path(),
         authorization: shown(&head.headers),
-        remaining: None,
+        remaining_ms: None,
+        not_after: None,
     };
     let answer = rest.answer(asked, read(body)).await;
     let mut response = Response::new(Full::new(answer.body));

@@ -16,7 +16,17 @@ use crate::fleet::{Fleet, Replica, connection, document, failure, provider};
 /// How long an operator's call waits.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
 /// So many that the time of one call to the durable store for each would be longer.
-const PROVIDERS: u16 = 40;
+pub(crate) const PROVIDERS: u16 = 40;
+
+/// With as many providers, and one connection of each.
+pub(crate) fn with_providers(mut wanted: config::Document) -> config::Document {
+    for number in 0..PROVIDERS {
+        let (id, connected) = (format!("p{number}"), format!("c{number}"));
+        wanted.providers.push(provider(&id, 100 + number));
+        wanted.connections.push(connection(&connected, &id, 1));
+    }
+    wanted
+}
 
 async fn on_postgres() -> (Postgres, Fleet) {
     let postgres = Postgres::start().await.unwrap();
@@ -33,7 +43,7 @@ async fn reset(replica: &Replica, request: ResetRequest) -> Result<ResetResponse
 }
 
 /// Reports a failure of a connection `c<number>` at provider `p<number>`.
-async fn report(replica: &Replica, number: u16, outcome: Option<common::UpstreamError>) {
+pub(crate) async fn report(replica: &Replica, number: u16, outcome: Option<common::UpstreamError>) {
     let mut reporting = replica.report().await;
     let (plane, provider) = (100 + u64::from(number), format!("p{number}"));
     let shard = Shard::of_provider(&ProviderId::new(provider.as_str()).unwrap());
@@ -56,15 +66,7 @@ async fn report(replica: &Replica, number: u16, outcome: Option<common::Upstream
 #[tokio::test]
 async fn without_the_durable_store_a_reset_reaches_every_provider_and_says_that_it_is_not_saved() {
     let (postgres, fleet) = on_postgres().await;
-    let mut wanted = document();
-    for number in 0..PROVIDERS {
-        let id = format!("p{number}");
-        wanted.providers.push(provider(&id, 100 + number));
-        wanted
-            .connections
-            .push(connection(&format!("c{number}"), &id, 1));
-    }
-    let [one] = fleet.replicas_with(wanted).await;
+    let [one] = fleet.replicas_with(with_providers(document())).await;
     for number in 0..PROVIDERS {
         report(&one, number, None).await;
     }

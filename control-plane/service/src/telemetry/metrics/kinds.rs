@@ -23,6 +23,7 @@ labels! {
         Cell = "cell",
         Blob = "blob",
         Turn = "turn",
+        Time = "time",
     }
 
     /// How a store call ended.

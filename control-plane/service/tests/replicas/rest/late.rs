@@ -1,4 +1,4 @@
-//! Changes of settings that nobody waits for any more: what was changed since is to stand.
+//! Changes that nobody waits for any more, of settings and of state: what was changed since is to stand.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -8,14 +8,17 @@ use http::StatusCode;
 use pretty_assertions::assert_eq;
 use rstest::rstest;
 use serde_json::{Value, json};
+use tidegate_proto::admin::v1::ListBreakersRequest;
 use tidegate_proto::management::v1 as management;
 use tidegate_proto::management::v1::management_service_client::ManagementServiceClient;
+use tidegate_store::hot::HotStore as _;
 use tidegate_store_sql::{PgDurableStore, SqlLimits};
 use tidegate_test_support::Postgres;
 
 use crate::fleet::{Fleet, Replica, eventually};
+use crate::resets::{PROVIDERS, report, with_providers};
 
-use super::{HEALTH, OPERATOR, RESET, SETTINGS, guarded, guarded_in, with_keys};
+use super::{HEALTH, OPERATOR, RESET, SETTINGS, guarded, guarded_in, tokens, with_keys};
 
 const PATCH: (&str, &str) = ("PATCH", SETTINGS);
 /// The first database a [`Postgres`] makes.
@@ -154,4 +157,72 @@ async fn a_reset_that_comes_too_late_ends_nothing(#[case] of: (&str, &str)) {
     let timely = forward(&replica, of, &json!({}), (Some(60_000), None)).await;
     assert_eq!(timely.status, 200);
     assert!(is("CLOSED").await);
+}
+
+/// A replica's clock stands still in a machine that sleeps, and is behind afterwards.
+#[tokio::test]
+async fn a_change_is_late_by_the_stores_clock_where_the_replicas_is_behind() {
+    let (fleet, replica, http) = guarded().await;
+    let not_after = fleet.memory.time().await.unwrap().0 + 30_000;
+    fleet.memory.step_clock(60_000);
+    let change = json!({"modelLockout": {"enabled": true}});
+    let late = forward(&replica, PATCH, &change, (Some(60_000), Some(not_after))).await;
+    assert_eq!(late.status, 503);
+    assert_eq!(http.version().await, 1);
+}
+
+/// One way to a store that takes so long for as many providers that nobody waits for all of them.
+const ONE_WAY: Duration = Duration::from_millis(10);
+
+/// A guarded replica, and one that is not, with a failure of each provider.
+async fn with_much_to_reset() -> (Fleet, [Replica; 2]) {
+    let fleet = Fleet::new().await;
+    let [open] = fleet.replicas_with(with_providers(with_keys())).await;
+    for number in 0..PROVIDERS {
+        report(&open, number, None).await;
+    }
+    let replica = fleet.start_with(tokens()).await;
+    replica.hot.delay_each_way(ONE_WAY);
+    (fleet, [replica, open])
+}
+
+/// Providers whose last failure is remembered.
+async fn left(replica: &Replica) -> usize {
+    let request = ListBreakersRequest::default();
+    let answer = replica.admin().list_breakers(request).await.unwrap();
+    let breakers = answer.into_inner().breakers.into_iter();
+    breakers.filter(|it| it.failure_count > 0).count()
+}
+
+#[tokio::test]
+async fn a_reset_ends_when_nobody_waits_for_it_any_more() {
+    let (_fleet, [replica, open]) = with_much_to_reset().await;
+    assert_eq!(left(&open).await, usize::from(PROVIDERS));
+    let breakers = ("DELETE", HEALTH);
+    let cut = forward(&replica, breakers, &Value::Null, (Some(200), None)).await;
+    assert!(cut.status >= 500, "{cut:?}");
+    assert_ne!(left(&open).await, 0);
+    let whole = forward(&replica, breakers, &Value::Null, (None, None)).await;
+    assert_eq!(whole.status, 200, "{whole:?}");
+    eventually("the reset", async || left(&open).await == 0).await;
+}
+
+#[tokio::test]
+async fn a_reset_ends_by_the_stores_clock_where_the_replicas_stood_still() {
+    let (fleet, [replica, open]) = with_much_to_reset().await;
+    let not_after = fleet.memory.time().await.unwrap().0 + 30_000;
+    let waited = (Some(60_000), Some(not_after));
+    let reset = forward(&replica, ("DELETE", HEALTH), &Value::Null, waited);
+    let sleep = async {
+        let begun = async || left(&open).await < usize::from(PROVIDERS);
+        eventually("the first of it", begun).await;
+        fleet.memory.step_clock(60_000);
+    };
+    let (cut, ()) = tokio::join!(reset, sleep);
+    let told: Value = serde_json::from_slice(&cut.body).unwrap();
+    assert_eq!(cut.status, 500, "{told}");
+    let message = told["error"]["message"].as_str().unwrap();
+    let (done, _) = message.split_once(" were reset, then: ").unwrap();
+    let done: u16 = done.parse().unwrap();
+    assert!((1..PROVIDERS).contains(&done), "{message}");
 }

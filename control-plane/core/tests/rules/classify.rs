@@ -197,6 +197,8 @@ fn an_account_is_rotated_only_where_another_can_do_better() {
 #[case::by_number(r#"{"error":{"code":429,"message":"slow down"}}"#, 429)]
 #[case::anthropic(r#"{"type":"error","error":{"type":"overloaded_error"}}"#, 529)]
 #[case::openai(r#"{"error":{"type":"server_error"}}"#, 500)]
+#[case::content(r#"{"error":{"code":"content_filter"}}"#, 400)]
+#[case::type_before_content(r#"{"error":{"type":"server_error","code":"content_filter"}}"#, 500)]
 #[case::responses(
     r#"{"type":"response.failed","response":{"error":{"code":"rate_limit_exceeded"}}}"#,
     429

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use tidegate_control::plane::DecisionLimits;
 use tidegate_proto::common::v1 as common;
 use tidegate_proto::routing::v1::decide_response::Step;
 use tidegate_proto::routing::v1::{self as routing, AbandonRequest, AwaitRequest};
@@ -10,8 +9,9 @@ use tonic::Code;
 
 use crate::fleet::{
     ALPHA, Fleet, Replica, apply_request, decide_request, document, eventually, failure, success,
-    within,
 };
+
+mod limits;
 
 /// Past the reset timeout of class `local`.
 const PAST_RESET_MS: i64 = 16_000;
@@ -139,26 +139,6 @@ async fn without_the_store_one_replica_still_gives_one_probe() {
     assert!(probe_of(&granted).is_some(), "{granted:?}");
     let second = one.decide(9, 1).await;
     assert!(probe_of(&second).is_none(), "{second:?}");
-    one.hot.drop_parked();
-    one.hot.thaw().await;
-}
-
-/// The store's own limit is longer than anybody waits here.
-#[tokio::test]
-async fn a_decision_waits_for_a_silent_store_no_longer_than_its_own_limits_say() {
-    let mut fleet = Fleet::new().await;
-    fleet.hot_call_limit = Duration::from_secs(600);
-    fleet.decision_limits = DecisionLimits {
-        decide: Duration::from_millis(300),
-        store_call: Duration::from_millis(100),
-    };
-    let [one, other] = fleet.replicas_with(document()).await;
-    half_open(&fleet, [&one, &other]).await;
-    one.hot.freeze();
-    for number in 1..=2 {
-        let answer = within("the answer", one.decide(8, number)).await;
-        assert!(probe_of(&answer).is_none(), "{answer:?}");
-    }
     one.hot.drop_parked();
     one.hot.thaw().await;
 }

@@ -306,15 +306,18 @@ async fn waits_end_in_either_replica() {
     assert!(holds(&one, PLANE, 1).await);
     let ticket = wait_for(&one, PLANE, 2).await.ticket;
     let began = Instant::now();
-    let waiting = [
-        waits(&one, awaiting(PLANE, 2, &ticket)),
-        waits(&two, awaiting(PLANE, 3, &ticket)),
-    ];
-    for waits in waiting {
-        let answer = within("the wait to end", waits).await.unwrap();
-        assert!(!answer.granted && !answer.queue_full);
-    }
-    assert!(began.elapsed() >= Duration::from_millis(300));
+    let wait = |replica: &Replica, number| {
+        let waiting = waits(replica, awaiting(PLANE, number, &ticket));
+        async move {
+            let answer = within("the wait to end", waiting).await.unwrap();
+            assert!(!answer.granted && !answer.queue_full);
+            began.elapsed()
+        }
+    };
+    let (first, second) = tokio::join!(wait(&one, 2), wait(&two, 3));
+    // Counted in the store's time, whole ms of it, and known a little better now and then.
+    let least = Duration::from_millis(250);
+    assert!(first >= least && second >= least, "{first:?} {second:?}");
     // In vain it is the next target's turn, and there is none.
     let in_vain = routing::DecideRequest {
         waited_in_vain: vec!["alpha-1".to_owned()],

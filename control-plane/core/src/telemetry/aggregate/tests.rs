@@ -163,6 +163,7 @@ fn only_the_targets_own_failures_count(
 #[case::an_error_that_says_nothing(embedded("", "whatever"), Some(Verdict::Broke))]
 #[case::a_refusal_of_content(embedded("invalid_request_error", "content_policy_violation"), None)]
 #[case::a_refusal_of_content_and_no_type(embedded("", "content_filter"), None)]
+#[case::a_type_says_more(embedded("server_error", "content_filter"), Some(Verdict::Broke))]
 #[case::a_request_that_is_wrong(embedded("invalid_request_error", ""), None)]
 #[case::the_time_of_its_combo(Outcome::Local(LocalFault::TargetExpired), None)]
 #[case::its_lease(Outcome::Local(LocalFault::LeaseConflict), None)]

@@ -41,7 +41,7 @@ pub(crate) use events::{EventFilter, EventFilterError, NotRead, event};
 pub(crate) use explain::Question;
 pub(crate) use leases::lease_status;
 pub(crate) use lists::{RunningLock, lock_name};
-pub(crate) use page::{Page, PageError};
+pub(crate) use page::{MAX_PAGE, Page, PageError};
 pub(crate) use permits::{NotCleared, connections};
 pub(crate) use quotas::{Known, NotTaken};
 pub(crate) use reset::{Outcome, Refused, Scope, Selection};

@@ -41,8 +41,6 @@ pub(crate) async fn run(
     output: Output,
 ) -> Result<(), Failure> {
     let filter = filter(arguments.filter);
-    // Else who misspells a name waits for ever.
-    history::must_exist(client, &filter).await?;
     let mut watch = Watch {
         client,
         filter,

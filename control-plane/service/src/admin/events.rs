@@ -136,18 +136,7 @@ impl Admin {
         filter: &EventFilter,
         limit: u32,
     ) -> Result<Vec<proto::Transition>, NotRead> {
-        let asked = EventQuery {
-            provider: filter.provider.as_ref(),
-            connection: filter.connection.as_ref(),
-            source: Some(EventSource::Transitions),
-            since: Timestamp(0),
-            before: EventPosition::END,
-        };
-        let read = self.durable.list_events(asked, limit);
-        let rows = match tokio::time::timeout(LIMIT, read).await {
-            Ok(rows) => rows?,
-            Err(_elapsed) => return Err(NotRead::Late),
-        };
+        let rows = self.newest_transitions(filter, limit).await?;
         let told = rows.iter().filter_map(|row| {
             note_unreadable(row, &self.metrics.admin);
             match &row.event {
@@ -156,6 +145,33 @@ impl Admin {
             }
         });
         Ok(told.collect())
+    }
+
+    /// Something is kept of the provider and connection that are named, whatever it is.
+    pub(crate) async fn is_in_history(&self, filter: &EventFilter) -> Result<bool, NotRead> {
+        // The audit trail names neither.
+        let newest = self.newest_transitions(filter, 1).await?;
+        Ok(!newest.is_empty())
+    }
+
+    /// The newest rows about a provider or a connection, or all.
+    async fn newest_transitions(
+        &self,
+        filter: &EventFilter,
+        limit: u32,
+    ) -> Result<Vec<EventRow>, NotRead> {
+        let asked = EventQuery {
+            provider: filter.provider.as_ref(),
+            connection: filter.connection.as_ref(),
+            source: Some(EventSource::Transitions),
+            since: Timestamp(0),
+            before: EventPosition::END,
+        };
+        let read = self.durable.list_events(asked, limit);
+        match tokio::time::timeout(LIMIT, read).await {
+            Ok(rows) => Ok(rows?),
+            Err(_elapsed) => Err(NotRead::Late),
+        }
     }
 
     /// A page of events, newest first, and the token of the next one.

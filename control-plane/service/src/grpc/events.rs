@@ -7,18 +7,17 @@ use tokio::sync::mpsc;
 use tonic::Status;
 
 use crate::access::{Caller, Right};
-use crate::admin::{Admin, EventFilter, EventFilterError, NotRead, event};
+use crate::admin::{Admin, EventFilter, EventFilterError, MAX_PAGE, NotRead, event};
 use crate::events::{NotWatched, Told, Watcher};
 
 use super::error::{Refusal, invalid_member};
-use super::lists::page;
+use super::lists::{connection_exists, page, provider_exists};
 use super::routing::name;
 
 /// Messages that wait for a watcher to take them, beyond what the connection buffers.
 pub(super) const QUEUE: usize = 16;
-/// Transitions that are listed when no number is given, and at most.
+/// Transitions that are listed when no number is given.
 const DEFAULT_TRANSITIONS: u32 = 100;
-const MAX_TRANSITIONS: u32 = 1_000;
 /// Most kinds in a filter: more than there are.
 const MAX_KINDS: usize = 64;
 
@@ -42,6 +41,41 @@ fn filter(asked: Option<proto::EventFilter>) -> Result<EventFilter, Status> {
     }
 }
 
+fn not_read(error: NotRead) -> Status {
+    match error {
+        NotRead::Store(_) | NotRead::Late => Refusal::DurableStoreAway.status(error.to_string()),
+    }
+}
+
+/// What a filter names is configured.
+fn must_be_configured(admin: &Admin, filter: &EventFilter) -> Result<(), Status> {
+    if filter.provider.is_none() && filter.connection.is_none() {
+        return Ok(());
+    }
+    let current = admin.config.current();
+    let current =
+        current.ok_or_else(|| Refusal::NotReady.status("there is no configuration yet"))?;
+    if let Some(id) = &filter.provider {
+        provider_exists(&current, id)?;
+    }
+    if let Some(id) = &filter.connection {
+        connection_exists(&current, id)?;
+    }
+    Ok(())
+}
+
+/// What a filter names is configured, or was and is remembered: history outlives what it tells of. Anything else is a
+/// mistake, which an empty list would hide. Asked only where nothing was found.
+async fn must_be_known(admin: &Admin, filter: &EventFilter) -> Result<(), Status> {
+    let Err(unknown) = must_be_configured(admin, filter) else {
+        return Ok(());
+    };
+    if admin.is_in_history(filter).await.map_err(not_read)? {
+        return Ok(());
+    }
+    Err(unknown)
+}
+
 pub(super) async fn list(
     admin: &Admin,
     request: proto::ListEventsRequest,
@@ -59,9 +93,10 @@ pub(super) async fn list(
     let filters: Vec<&str> = filters.iter().map(String::as_str).collect();
     let page = page("events", &filters, request.page_size, &request.page_token)?;
     let listed = admin.list_events(&filter, Timestamp(since), &page).await;
-    let (events, next_page_token) = listed.map_err(|error| match error {
-        NotRead::Store(_) | NotRead::Late => Refusal::DurableStoreAway.status(error.to_string()),
-    })?;
+    let (events, next_page_token) = listed.map_err(not_read)?;
+    if events.is_empty() && next_page_token.is_empty() && page.after().is_none() {
+        must_be_known(admin, &filter).await?;
+    }
     Ok(proto::ListEventsResponse {
         events,
         next_page_token,
@@ -80,12 +115,17 @@ pub(super) async fn transitions(
     };
     let limit = match request.limit {
         0 => DEFAULT_TRANSITIONS,
-        limit => limit.min(MAX_TRANSITIONS),
+        limit if limit <= MAX_PAGE => limit,
+        _ => {
+            let message = format!("limit must be at most {MAX_PAGE}");
+            return Err(invalid_member("limit", message));
+        }
     };
     let listed = admin.list_transitions(&filter, limit).await;
-    let transitions = listed.map_err(|error| match error {
-        NotRead::Store(_) | NotRead::Late => Refusal::DurableStoreAway.status(error.to_string()),
-    })?;
+    let transitions = listed.map_err(not_read)?;
+    if transitions.is_empty() {
+        must_be_known(admin, &filter).await?;
+    }
     Ok(proto::ListTransitionsResponse { transitions })
 }
 
@@ -96,6 +136,7 @@ pub(super) async fn watch(
     request: proto::WatchEventsRequest,
 ) -> Result<(EventFilter, Watcher), Status> {
     let filter = filter(request.filter)?;
+    must_be_configured(admin, &filter)?;
     let watcher = admin
         .events
         .watch(&caller.to_string())

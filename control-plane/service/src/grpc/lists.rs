@@ -34,22 +34,34 @@ pub(super) fn page<K: Ord + Serialize + DeserializeOwned>(
 /// A provider that is named, and exists.
 pub(super) fn provider(current: &Current, text: &str) -> Result<Option<ProviderId>, Status> {
     let provider = name("provider", text, ProviderId::new)?;
-    match provider {
-        Some(id) if current.config.provider(&id).is_none() => {
-            Err(Refusal::NotFound.status(format!("there is no provider {id}")))
-        }
-        provider => Ok(provider),
+    if let Some(id) = &provider {
+        provider_exists(current, id)?;
     }
+    Ok(provider)
 }
 
 /// A connection that is named, and exists.
 pub(super) fn connection(current: &Current, text: &str) -> Result<Option<ConnectionId>, Status> {
     let connection = name("connection", text, ConnectionId::new)?;
-    match connection {
-        Some(id) if current.config.connection(&id).is_none() => {
-            Err(Refusal::NotFound.status(format!("there is no connection {id}")))
-        }
-        connection => Ok(connection),
+    if let Some(id) = &connection {
+        connection_exists(current, id)?;
+    }
+    Ok(connection)
+}
+
+/// The provider is configured.
+pub(super) fn provider_exists(current: &Current, id: &ProviderId) -> Result<(), Status> {
+    match current.config.provider(id) {
+        Some(_) => Ok(()),
+        None => Err(Refusal::NotFound.status(format!("there is no provider {id}"))),
+    }
+}
+
+/// The connection is configured.
+pub(super) fn connection_exists(current: &Current, id: &ConnectionId) -> Result<(), Status> {
+    match current.config.connection(id) {
+        Some(_) => Ok(()),
+        None => Err(Refusal::NotFound.status(format!("there is no connection {id}"))),
     }
 }
 

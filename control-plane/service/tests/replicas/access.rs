@@ -13,6 +13,7 @@ use tidegate_proto::admin::v1 as admin;
 use tidegate_proto::config::v1 as config;
 use tonic::Code;
 use tonic::body::Body;
+use tonic_types::StatusExt as _;
 use tower::{Service, ServiceExt as _};
 
 use crate::fleet::{Fleet, Replica, apply_request, document, within};
@@ -55,8 +56,125 @@ fn paths() -> Vec<String> {
     paths
 }
 
+/// A member of a request that says how many items are wanted.
+const BOUNDED: [&str; 2] = ["page_size", "limit"];
+
+/// The methods that list, each with the member that says how many, and its number.
+fn lists() -> Vec<(String, Option<(String, i32)>)> {
+    let set = FileDescriptorSet::decode(tidegate_proto::FILE_DESCRIPTOR_SET).unwrap();
+    let bound = |message: &str| {
+        let mut messages = set.file.iter().flat_map(|file| {
+            let package = file.package();
+            let named = file.message_type.iter();
+            named.map(move |it| (format!(".{package}.{}", it.name()), it))
+        });
+        let (_, message) = messages.find(|(name, _)| name == message)?;
+        let mut fields = message.field.iter();
+        let field = fields.find(|field| BOUNDED.contains(&field.name()))?;
+        Some((field.name().to_owned(), field.number()))
+    };
+    let mut lists = Vec::new();
+    for file in &set.file {
+        for service in &file.service {
+            for method in &service.method {
+                let (package, service) = (file.package(), service.name());
+                let path = format!("/{package}.{service}/{}", method.name());
+                let bound = bound(method.input_type());
+                if bound.is_some() || method.name().starts_with("List") {
+                    lists.push((path, bound));
+                }
+            }
+        }
+    }
+    lists
+}
+
+#[tokio::test]
+async fn no_list_takes_a_number_of_items_beyond_its_bound() {
+    let (_fleet, [replica]) = Fleet::with_replicas().await;
+    let lists = lists();
+    assert!(lists.len() >= 14, "{lists:?}");
+    for (path, bound) in lists {
+        let (field, number) = bound.unwrap_or_else(|| panic!("{path} has no bound"));
+        for (wanted, is_refused) in [(1_000, false), (1_001, true), (u32::MAX, true)] {
+            let mut message = Vec::new();
+            prost::encoding::uint32::encode(u32::try_from(number).unwrap(), &wanted, &mut message);
+            let refused = send(&replica.channel, &path, None, &message).await;
+            if !is_refused {
+                assert_eq!(refused.code(), Code::Ok, "{path} of {wanted}: {refused:?}");
+                continue;
+            }
+            assert_eq!(refused.code(), Code::InvalidArgument, "{path} of {wanted}");
+            let details = refused.get_error_details();
+            assert_eq!(details.error_info().unwrap().reason, "CP0006", "{path}");
+            let violations = &details.bad_request().unwrap().field_violations;
+            assert_eq!(violations[0].field, field, "{path}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn reflection_of_version_1_tells_the_services_that_are_there() {
+    use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+    use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+    use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+    use tonic_reflection::pb::v1::{ServerReflectionRequest, ServiceResponse};
+
+    let (_fleet, replica) = guarded().await;
+    let ask = async |request: MessageRequest| {
+        let asked = ServerReflectionRequest {
+            host: String::new(),
+            message_request: Some(request),
+        };
+        let mut asked = tonic::Request::new(tokio_stream::iter([asked]));
+        let bearer = format!("Bearer {READER}").parse().unwrap();
+        asked.metadata_mut().insert("authorization", bearer);
+        let mut client = ServerReflectionClient::new(replica.channel.clone());
+        let answers = client.server_reflection_info(asked).await.unwrap();
+        let mut answers = answers.into_inner();
+        let answer = within("an answer", answers.message()).await;
+        answer.unwrap().unwrap().message_response.unwrap()
+    };
+    let MessageResponse::ListServicesResponse(listed) =
+        ask(MessageRequest::ListServices(String::new())).await
+    else {
+        panic!("no list");
+    };
+    let admin = "tidegate.admin.v1.AdminService";
+    let names: Vec<String> = listed
+        .service
+        .into_iter()
+        .map(|ServiceResponse { name }| name)
+        .collect();
+    for expected in [admin, "grpc.health.v1.Health"] {
+        assert!(names.iter().any(|name| name == expected), "{names:?}");
+    }
+    // From its name alone a client comes to its methods.
+    let symbol = MessageRequest::FileContainingSymbol(admin.to_owned());
+    let MessageResponse::FileDescriptorResponse(files) = ask(symbol).await else {
+        panic!("no file");
+    };
+    let file = files.file_descriptor_proto.first().unwrap();
+    let file = prost_types::FileDescriptorProto::decode(file.as_slice()).unwrap();
+    let methods = &file.service.first().unwrap().method;
+    assert!(methods.iter().any(|it| it.name() == "GetStatus"));
+}
+
 /// The status that a call with an empty message is refused with; `Ok` when its service was reached.
 async fn call<S, R>(channel: &S, path: &str, token: Option<&str>) -> Code
+where
+    S: Service<Request<Body>, Response = http::Response<R>> + Clone,
+    S::Error: std::fmt::Debug,
+{
+    // Who is refused gets no more than a head. Services refuse likewise, though never with these codes.
+    match send(channel, path, token, &[]).await.code() {
+        code @ (Code::Unauthenticated | Code::PermissionDenied | Code::Unimplemented) => code,
+        _ => Code::Ok,
+    }
+}
+
+/// The status in the head of an answer to a message; `Ok` when there is none, for then something is answered.
+async fn send<S, R>(channel: &S, path: &str, token: Option<&str>, message: &[u8]) -> tonic::Status
 where
     S: Service<Request<Body>, Response = http::Response<R>> + Clone,
     S::Error: std::fmt::Debug,
@@ -67,17 +185,14 @@ where
     if let Some(token) = token {
         request = request.header("authorization", format!("Bearer {token}"));
     }
-    let empty = Full::new(Bytes::from_static(&[0; 5]));
-    let request = request.body(Body::new(empty)).unwrap();
+    let length = u32::try_from(message.len()).unwrap().to_be_bytes();
+    let framed = Bytes::from([&[0], &length[..], message].concat());
+    let request = request.body(Body::new(Full::new(framed))).unwrap();
     let response = within(path, channel.clone().oneshot(request))
         .await
         .unwrap();
-    // Who is refused gets no more than a head. Services refuse likewise, though never with these codes.
-    let status = response.headers().get("grpc-status");
-    match status.map(|status| Code::from_bytes(status.as_bytes())) {
-        Some(code @ (Code::Unauthenticated | Code::PermissionDenied | Code::Unimplemented)) => code,
-        _ => Code::Ok,
-    }
+    let status = tonic::Status::from_header_map(response.headers());
+    status.unwrap_or_else(|| tonic::Status::ok(""))
 }
 
 async fn guarded() -> (Fleet, Replica) {

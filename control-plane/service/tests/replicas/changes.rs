@@ -126,8 +126,22 @@ async fn what_is_deleted_goes_with_its_secret_and_what_is_used_stays() {
         let details = refused.get_error_details();
         assert!(!details.bad_request().unwrap().field_violations.is_empty());
     }
+    // What was decided on an older version is not done, also not for show.
+    for (expected_version, dry_run) in [(0, false), (2, false), (0, true)] {
+        let stale = admin::DeleteResourceRequest {
+            expected_version: Some(expected_version),
+            dry_run,
+            ..delete(Combo, "main")
+        };
+        let refused = one.delete(stale).await.unwrap_err();
+        assert_eq!(
+            (refused.code(), reason(&refused).as_str()),
+            (Code::Aborted, "CP0002")
+        );
+    }
     assert_eq!(one.configuration_version().await, 1);
     let mut dry = delete(Combo, "main");
+    dry.expected_version = Some(1);
     dry.dry_run = true;
     let shown = one.delete(dry).await.unwrap();
     assert_eq!(

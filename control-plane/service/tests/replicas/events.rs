@@ -8,7 +8,7 @@ use tidegate_proto::admin::v1::watch_events_response::What;
 use tonic::{Code, Streaming};
 use tonic_types::StatusExt as _;
 
-use crate::fleet::{Fleet, Replica, eventually, within};
+use crate::fleet::{Fleet, Replica, apply_request, document, eventually, within};
 
 fn of_kinds(kinds: &[&str]) -> admin::EventFilter {
     admin::EventFilter {
@@ -139,6 +139,100 @@ async fn changes_of_state_and_of_the_configuration_are_one_history() {
     let details = refused.get_error_details();
     let field = &details.bad_request().unwrap().field_violations[0].field;
     assert_eq!(field, "filter.kinds[1]");
+}
+
+fn of(provider: &str, connection: &str) -> admin::EventFilter {
+    admin::EventFilter {
+        provider: provider.to_owned(),
+        connection: connection.to_owned(),
+        ..admin::EventFilter::default()
+    }
+}
+
+/// The refusal of each way to ask for history, and of watching; `None` for what is answered.
+async fn refusals(replica: &Replica, filter: &admin::EventFilter) -> [Option<String>; 3] {
+    let told = |refused: tonic::Status| {
+        let details = refused.get_error_details();
+        let reason = &details.error_info().unwrap().reason;
+        format!("{reason} {}", refused.message())
+    };
+    let mut client = replica.admin();
+    let events = admin::ListEventsRequest {
+        filter: Some(filter.clone()),
+        ..admin::ListEventsRequest::default()
+    };
+    let transitions = admin::ListTransitionsRequest {
+        provider: filter.provider.clone(),
+        connection: filter.connection.clone(),
+        ..admin::ListTransitionsRequest::default()
+    };
+    let watch = admin::WatchEventsRequest {
+        filter: Some(filter.clone()),
+    };
+    [
+        client.list_events(events).await.err().map(told),
+        client.list_transitions(transitions).await.err().map(told),
+        client.watch_events(watch).await.err().map(told),
+    ]
+}
+
+#[tokio::test]
+async fn who_misspells_a_name_is_told_and_history_outlives_what_it_is_about() {
+    let (_fleet, [one]) = Fleet::with_replicas().await;
+    one.open_breaker(7).await;
+    eventually("the breaker's event", async || {
+        !one.events(Some(of_kinds(&["breaker"]))).await.is_empty()
+    })
+    .await;
+    let unknown = |what: &str| Some(format!("CP0011 there is no {what}"));
+    // Of these something is configured, though nothing happened.
+    for known in [of("", ""), of("beta", ""), of("", "b1"), of("alpha", "")] {
+        assert_eq!(
+            refusals(&one, &known).await,
+            [None, None, None],
+            "{known:?}"
+        );
+    }
+    for (filter, what) in [
+        (of("alhpa", ""), "provider alhpa"),
+        (of("", "a11"), "connection a11"),
+        (of("alpha", "a11"), "connection a11"),
+    ] {
+        let expected = [unknown(what), unknown(what), unknown(what)];
+        assert_eq!(refusals(&one, &filter).await, expected, "{filter:?}");
+        let of_a_kind = admin::EventFilter {
+            kinds: vec!["lock".to_owned()],
+            ..filter
+        };
+        assert_eq!(refusals(&one, &of_a_kind).await[0], unknown(what));
+    }
+
+    // What is deleted is remembered, and nothing more will be told of it.
+    let mut without = document();
+    without.providers.remove(0);
+    without.connections.remove(0);
+    one.apply(apply_request(without)).await.unwrap();
+    one.has_configuration(2).await;
+    assert!(!one.events(Some(of("alpha", ""))).await.is_empty());
+    let expected = [None, None, unknown("provider alpha")];
+    assert_eq!(refusals(&one, &of("alpha", "")).await, expected);
+    let rare = admin::EventFilter {
+        kinds: vec!["lock".to_owned()],
+        ..of("alpha", "")
+    };
+    assert_eq!(one.events(Some(rare)).await, []);
+}
+
+#[tokio::test]
+async fn before_there_is_a_configuration_only_what_names_nothing_is_watched() {
+    let fleet = Fleet::new().await;
+    let one = fleet.start().await;
+    assert_eq!(refusals(&one, &of("", "")).await, [None, None, None]);
+    let [_, _, refused] = refusals(&one, &of("alpha", "")).await;
+    assert_eq!(
+        refused.as_deref(),
+        Some("CP0011 there is no provider alpha")
+    );
 }
 
 #[tokio::test]

@@ -23,6 +23,8 @@ mod lists;
 #[cfg(test)]
 mod loss;
 #[cfg(test)]
+mod names;
+#[cfg(test)]
 mod permits;
 #[cfg(test)]
 mod quotas;

@@ -2,8 +2,7 @@
 
 use serde_json::json;
 use tidegate_proto::admin::v1::{
-    Event, EventFilter, GetConnectionRequest, GetProviderRequest, ListEventsRequest,
-    ListTransitionsRequest, Transition,
+    Event, EventFilter, ListEventsRequest, ListTransitionsRequest, Transition,
 };
 
 use crate::cli::{GetArguments, Output};
@@ -32,57 +31,18 @@ pub(crate) async fn transitions(
     client: &mut Client,
     arguments: &GetArguments,
 ) -> Result<Listing, Failure> {
-    let filter = EventFilter {
-        provider: arguments.provider.clone().unwrap_or_default(),
-        connection: arguments.name.clone().unwrap_or_default(),
-        ..EventFilter::default()
-    };
     let (service, request) = client.call(ListTransitionsRequest {
-        provider: filter.provider.clone(),
+        provider: arguments.provider.clone().unwrap_or_default(),
         limit: limit(arguments),
-        connection: filter.connection.clone(),
+        connection: arguments.name.clone().unwrap_or_default(),
     });
     let found = service.list_transitions(request).await?.into_inner();
-    if found.transitions.is_empty() {
-        must_be_known(client, &filter).await?;
-    }
     // What people read has no use for the form of the answer.
     Ok(Listing::of(&found.transitions, TRANSITIONS, Output::Json))
 }
 
 fn limit(arguments: &GetArguments) -> u32 {
     arguments.limit.unwrap_or(DEFAULT_LIMIT)
-}
-
-/// History knows things that are configured no more, whatever of it was asked for; of what is neither there nor in history, a
-/// name is a mistake.
-async fn must_be_known(client: &mut Client, filter: &EventFilter) -> Result<(), Failure> {
-    if filter.provider.is_empty() && filter.connection.is_empty() {
-        return Ok(());
-    }
-    let whole = EventFilter {
-        kinds: Vec::new(),
-        ..filter.clone()
-    };
-    if read(client, &whole, 0, 1).await?.is_empty() {
-        must_exist(client, filter).await?;
-    }
-    Ok(())
-}
-
-/// What is named is configured.
-pub(crate) async fn must_exist(client: &mut Client, filter: &EventFilter) -> Result<(), Failure> {
-    if !filter.provider.is_empty() {
-        let id = filter.provider.clone();
-        let (service, request) = client.call(GetProviderRequest { id });
-        service.get_provider(request).await?;
-    }
-    if !filter.connection.is_empty() {
-        let id = filter.connection.clone();
-        let (service, request) = client.call(GetConnectionRequest { id });
-        service.get_connection(request).await?;
-    }
-    Ok(())
 }
 
 const EVENTS: &[Column<Event>] = &[
@@ -114,9 +74,6 @@ pub(crate) async fn events(
     };
     let since_unix_ms = since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(0));
     let found = read(client, &filter, since_unix_ms, limit(arguments)).await?;
-    if found.is_empty() {
-        must_be_known(client, &filter).await?;
-    }
     Ok(Listing::of(&found, EVENTS, Output::Json))
 }
 

@@ -4,6 +4,7 @@
 //! | room | what it holds |
 //! |---|---|
 //! | [`ids`], [`time`], [`version`] | names, moments, the one version there is |
+//! | [`condition`] | what of the control plane is not as it should be |
 //! | [`management`] | the contract's management endpoints: paths, rights, bodies |
 //! | [`settings`], [`config`] | the configuration document, its validation and its indexed form |
 //! | [`outcome`], [`classify`] | what was seen, and what it means |
@@ -27,6 +28,7 @@ pub mod affinity;
 pub mod breaker;
 pub mod catalogue;
 pub mod classify;
+pub mod condition;
 pub mod config;
 pub mod cooldown;
 pub mod daily_reset;

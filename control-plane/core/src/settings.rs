@@ -12,6 +12,7 @@ mod entries;
 mod error_rules;
 mod gate;
 mod leases;
+mod legacy;
 mod member;
 mod members;
 mod number;
@@ -39,6 +40,7 @@ pub use error_rules::{
 };
 pub use gate::{GateClassSettings, ProviderCooldownSettings};
 pub use leases::LeaseSettings;
+pub use legacy::{LEGACY, legacy};
 pub use members::MAX_COOLDOWN_WAIT_MS;
 pub use overrides::{BreakerOverrides, GateClassOverrides, GateOverrides, Overrides};
 pub use permits::PermitSettings;

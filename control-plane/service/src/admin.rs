@@ -1,6 +1,7 @@
 //! What operators ask and do, over the same view and the same rules as decisions.
 
 mod audit;
+mod condition;
 mod cooldowns;
 mod ending;
 mod events;

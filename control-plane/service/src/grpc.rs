@@ -20,3 +20,4 @@ mod rules;
 pub(crate) mod server;
 mod settings;
 mod snapshot;
+mod status;

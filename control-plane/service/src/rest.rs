@@ -22,7 +22,7 @@ use serde_json::{Map, Value, json};
 use tidegate_core::management::{
     ClearLockouts, Operation, Resource, Right, read_clear, read_patch, read_reset, waited_for_ms,
 };
-use tidegate_core::settings::sections;
+use tidegate_core::settings::{LEGACY, legacy, sections};
 use tidegate_core::time::Timestamp;
 use tokio_util::task::TaskTracker;
 
@@ -328,7 +328,10 @@ impl Rest {
 
     fn sections(&self, current: &Current) -> Map<String, Value> {
         let stored = current.config.document.settings.stored();
-        sections(&stored.settings, self.admin.config.overrides())
+        let mut told = sections(&stored.settings, self.admin.config.overrides());
+        let old_names = legacy(&told);
+        told.insert(LEGACY.to_owned(), old_names);
+        told
     }
 
     async fn make(

@@ -7,7 +7,7 @@
 //! | `told` | what is asked of a quota that somebody tells |
 //! | `poll` | when a quota endpoint is asked |
 //! | `window` | how windows are read, and until when a limit stands |
-//! | `low` | when people should look at a quota |
+//! | `low` | when people should look at a quota, and how it stands in a word |
 
 mod answer;
 mod headers;
@@ -28,7 +28,7 @@ use super::{QuotaSnapshot, QuotaWindow};
 pub use answer::{NotUnderstood, read as of_answer};
 pub(crate) use headers::short_windows;
 pub use headers::{is_quota_header, read as of_headers};
-pub use low::is_low;
+pub use low::{Standing, is_low, standing};
 pub use poll::Poll;
 pub use told::{NoSense, check};
 

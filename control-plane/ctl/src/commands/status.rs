@@ -1,7 +1,7 @@
 //! `tidegatectl status`.
 
 use serde_json::{Value, json};
-use tidegate_proto::admin::v1::{DataPlaneStatus, GetStatusRequest};
+use tidegate_proto::admin::v1::{DataPlaneStatus, DegradedMode, GetStatusRequest};
 
 use crate::cli::Output;
 use crate::connect::Client;
@@ -34,12 +34,26 @@ fn plane_line(plane: &Value) -> String {
     line
 }
 
+/// What is not as it should be, in a word; of a newer control plane in a number.
+fn degraded(mode: i32) -> Value {
+    match DegradedMode::try_from(mode) {
+        Ok(known) => {
+            let name = known.as_str_name();
+            let word = name.strip_prefix("DEGRADED_MODE_").unwrap_or(name);
+            json!(word.to_lowercase())
+        }
+        Err(_newer) => json!(mode),
+    }
+}
+
 /// Tells how the control plane is.
 pub(crate) async fn run(client: &mut Client, output: Output) -> Result<(), Failure> {
     let (service, request) = client.call(GetStatusRequest {});
     let status = service.get_status(request).await?.into_inner();
     let freshness = status.freshness.unwrap_or_default();
+    let amiss: Vec<Value> = status.degraded.iter().copied().map(degraded).collect();
     let members = [
+        ("degraded", json!(amiss)),
         ("replica", json!(status.replica)),
         ("version", json!(status.version)),
         ("configurationVersion", json!(status.configuration_version)),
@@ -53,6 +67,7 @@ pub(crate) async fn run(client: &mut Client, output: Output) -> Result<(), Failu
         ("checkpointLeader", json!(status.checkpoint_leader)),
         ("replicas", json!(status.replicas)),
         ("dataPlanes", json!(status.data_planes)),
+        ("dataPlanesInFleet", json!(status.data_planes_in_fleet)),
         ("planes", Value::Array(planes(&status.planes))),
     ];
     if output.is_for_people() {
@@ -62,6 +77,9 @@ pub(crate) async fn run(client: &mut Client, output: Output) -> Result<(), Failu
                     for line in lines {
                         write_line(&format!("{:22} {}", "dataPlane", plane_line(line)))?;
                     }
+                }
+                Value::Array(all) if *name == "degraded" && all.is_empty() => {
+                    write_line(&format!("{name:22} no"))?;
                 }
                 value => write_line(&format!("{name:22} {value}"))?,
             }

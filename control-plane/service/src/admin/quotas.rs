@@ -3,7 +3,7 @@
 use tidegate_core::config::{Config, Connection};
 use tidegate_core::ids::ConnectionId;
 use tidegate_core::telemetry::QuotaSnapshot;
-use tidegate_core::telemetry::quota::{self, NoSense, QuotaSource, Told};
+use tidegate_core::telemetry::quota::{self, NoSense, QuotaSource, Standing, Told};
 use tidegate_core::time::Timestamp;
 
 use crate::fleet::Full;
@@ -25,6 +25,13 @@ pub(crate) struct Known<'a> {
     pub(crate) polled: bool,
     /// When this was known.
     pub(crate) now: Timestamp,
+}
+
+impl Known<'_> {
+    /// How it stands, in a word; `None` where nothing is known, and nobody asks.
+    pub(crate) fn standing(&self) -> Option<Standing> {
+        quota::standing(self.combined.as_ref(), self.low, self.polled, self.now)
+    }
 }
 
 /// Why a quota that was told is not taken.

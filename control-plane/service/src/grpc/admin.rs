@@ -17,12 +17,12 @@ use tonic::{Request, Response, Status};
 use crate::access::Right;
 use crate::admin::{Admin, Operation, Question, Refused, Scope, Selection, to_its_end};
 use crate::config::Current;
-use crate::watch::{Plane, freshness};
+use crate::watch::freshness;
 
 use super::changes::{self, caller};
 use super::error::{Refusal, invalid, invalid_member};
 use super::routing::{exclusions, name};
-use super::{events, lists, quotas, resources, settings};
+use super::{events, lists, quotas, resources, settings, status};
 
 /// The service.
 #[derive(Clone, Debug)]
@@ -424,30 +424,7 @@ impl AdminService for AdminApi {
         &self,
         _request: Request<proto::GetStatusRequest>,
     ) -> Result<Response<proto::GetStatusResponse>, Status> {
-        let admin = &self.admin;
-        let durable_store_reachable = admin.durable_store_answers().await;
-        let planes = admin.live.planes();
-        Ok(Response::new(proto::GetStatusResponse {
-            replica: admin.replica.clone(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            freshness: Some(freshness(&admin.view, &admin.clock)),
-            hot_store_reachable: admin.hot.answers(),
-            durable_store_reachable,
-            checkpoint_leader: admin.checkpoint.leads(),
-            configuration_version: admin.config.config().map_or(0, |config| config.version),
-            replicas: admin.schemas.replicas(),
-            data_planes: u32::try_from(planes.len()).unwrap_or(u32::MAX),
-            planes: planes.into_iter().map(data_plane).collect(),
-        }))
-    }
-}
-
-fn data_plane(plane: Plane) -> proto::DataPlaneStatus {
-    proto::DataPlaneStatus {
-        name: plane.name,
-        incarnation: format!("{:016x}", plane.incarnation.0),
-        configuration_version: plane.configuration,
-        refused_version: plane.refused,
+        Ok(Response::new(status::told(&self.admin).await))
     }
 }
 

@@ -1,24 +1,25 @@
 //! How everything is (`sessions-and-streams.md` §5.4 and §5.5, `failure-state.md` §1.9), which is told again for at most a second
 //! ([`told`]). A reset forgets it.
 
+mod counted;
 mod told;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
-use tidegate_core::config::Config;
+use tidegate_core::config::{Config, Document};
+use tidegate_core::settings::Overrides;
 use tokio_util::task::TaskTracker;
 
 use crate::admin::{Admin, Page};
-use crate::watch::freshness;
 
 use super::shapes::{MAX_LISTED, breaker, breaker_counts, cooldown, listed_locks, provider_health};
 use told::Told;
 
-/// Every store answers, the view follows, and there is a configuration.
+/// All is well (`tidegate_core::condition`).
 const HEALTHY: &str = "healthy";
-/// Something of it is not so. Requests may well go on (`architecture.md` §4).
+/// Something is not. Requests may well go on (`architecture.md` §4).
 const DEGRADED: &str = "degraded";
 
 /// How everything is.
@@ -59,31 +60,40 @@ impl HealthCache {
 }
 
 async fn health(admin: Arc<Admin>) -> Health {
-    let durable_store = admin.durable_store_answers().await;
-    let hot_store = admin.hot.answers();
-    let view = freshness(&admin.view, &admin.clock);
-    let config = admin.config.config();
-    let is_well = durable_store && hot_store && !view.stale && config.is_some();
-    let status = if is_well { HEALTHY } else { DEGRADED };
-    let now = admin.clock.now();
+    let config = admin.config.config().or_else(unconfigured);
+    let counting = async {
+        let config = config.as_ref()?;
+        Some(counted::read(&admin, config).await)
+    };
+    let (condition, counted) = tokio::join!(admin.condition(), counting);
+    let status = if condition.degraded.is_empty() {
+        HEALTHY
+    } else {
+        DEGRADED
+    };
+    let (counted, not_read) = counted.map_or_else(Default::default, |it| (it.members, it.not_read));
+    let degraded = condition.degraded.iter().map(|it| it.word());
     let mut told = json!({
         "status": status,
-        "timestamp": now.iso(),
+        "timestamp": admin.clock.now().iso(),
         "version": env!("CARGO_PKG_VERSION"),
         "controlPlane": {
             "replica": admin.replica,
-            "hotStoreReachable": hot_store,
-            "durableStoreReachable": durable_store,
-            "viewAgeMs": view.age_ms,
-            "viewStale": view.stale,
-            "configurationVersion": config.as_ref().map_or(0, |config| config.version),
-            "dataPlanes": admin.live.in_fleet(),
+            "degraded": degraded.collect::<Vec<_>>(),
+            "hotStoreReachable": condition.hot_store_answers,
+            "durableStoreReachable": condition.durable_store_answers,
+            "viewAgeMs": condition.view.age_ms,
+            "viewStale": condition.view.stale,
+            "configurationVersion": condition.config.as_ref().map_or(0, |config| config.version),
+            "dataPlanes": condition.planes_in_fleet,
+            "notRead": not_read,
         },
     });
-    if let (Some(config), Some(members)) = (config, told.as_object_mut())
-        && let Value::Object(state) = state(&admin, &config)
-    {
-        members.extend(state);
+    if let (Some(config), Some(members)) = (config, told.as_object_mut()) {
+        members.extend(counted);
+        if let Value::Object(state) = state(&admin, &config) {
+            members.extend(state);
+        }
     }
     Health {
         status,
@@ -91,6 +101,13 @@ async fn health(admin: Arc<Admin>) -> Health {
     }
 }
 
+/// What health is told of while nothing was ever applied: every member is there, and empty.
+fn unconfigured() -> Option<Arc<Config>> {
+    let nothing = Config::build(Document::default(), 0, &Overrides::default());
+    nothing.ok().map(Arc::new)
+}
+
+/// What the view tells.
 fn state(admin: &Admin, config: &Config) -> Value {
     let now = admin.clock.now();
     let breakers = admin.breakers(config, None, &Page::whole("breakers")).0;

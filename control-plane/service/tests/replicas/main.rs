@@ -37,6 +37,8 @@ mod rest;
 #[cfg(test)]
 mod settings;
 #[cfg(test)]
+mod status;
+#[cfg(test)]
 mod telemetry;
 #[cfg(test)]
 mod usage;

@@ -1,6 +1,7 @@
 //! The contract's management endpoints over HTTP, and as data planes forward them.
 
 mod access;
+mod health;
 mod late;
 mod state;
 mod tls;

@@ -25,6 +25,67 @@ pub fn is_low(
     limit_stands(quota, now) || every(quota).any(is_low)
 }
 
+/// How a quota stands, in a word. The worst comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Standing {
+    /// Its limit is reached, or nothing is left of one of its windows.
+    Exhausted,
+    /// It was asked for and could not be read.
+    Error,
+    /// Little is left ([`is_low`]).
+    Warning,
+    /// It is to be asked for, and nothing is known yet.
+    Starting,
+    /// There is enough.
+    Healthy,
+}
+
+impl Standing {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Exhausted,
+        Self::Error,
+        Self::Warning,
+        Self::Starting,
+        Self::Healthy,
+    ];
+
+    /// The contract's word (`sessions-and-streams.md` §5.4).
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Exhausted => "exhausted",
+            Self::Error => "error",
+            Self::Warning => "warning",
+            Self::Starting => "starting",
+            Self::Healthy => "healthy",
+        }
+    }
+}
+
+/// How what is known of a quota stands; `low` says whether [`is_low`]. `None` where nothing is known, and nobody asks.
+#[must_use]
+pub fn standing(
+    known: Option<&QuotaSnapshot>,
+    low: bool,
+    polled: bool,
+    now: Timestamp,
+) -> Option<Standing> {
+    let Some(quota) = known else {
+        return polled.then_some(Standing::Starting);
+    };
+    let is_spent = |window: Window| window.used_now(now) >= 1.0 - ROUNDING;
+    Some(if limit_stands(quota, now) || every(quota).any(is_spent) {
+        Standing::Exhausted
+    } else if quota.unreadable {
+        Standing::Error
+    } else if low {
+        Standing::Warning
+    } else {
+        Standing::Healthy
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
@@ -68,5 +129,39 @@ mod tests {
         let later = NOW.plus_ms(60_000);
         let stands = quota.limit_reached;
         assert_eq!(is_low(&quota, &provider, &settings, later), stands);
+    }
+
+    #[rstest]
+    #[case::nobody_asks(None, false, None)]
+    #[case::not_asked_yet(None, true, Some(Standing::Starting))]
+    #[case::enough(Some(QuotaSnapshot { weekly: Some(window(0.5)), ..known() }), false, Some(Standing::Healthy))]
+    #[case::little(Some(QuotaSnapshot { weekly: Some(window(0.9)), ..known() }), false, Some(Standing::Warning))]
+    #[case::nothing(Some(QuotaSnapshot { session: Some(window(0.1)), weekly: Some(window(1.0)), ..known() }), true, Some(Standing::Exhausted))]
+    #[case::the_provider_says_so(Some(QuotaSnapshot { limit_reached: true, unreadable: true, ..known() }), true, Some(Standing::Exhausted))]
+    #[case::not_read(Some(QuotaSnapshot { weekly: Some(window(0.9)), unreadable: true, ..known() }), true, Some(Standing::Error))]
+    fn a_quota_stands_as_its_worst_window(
+        #[case] quota: Option<QuotaSnapshot>,
+        #[case] polled: bool,
+        #[case] expected: Option<Standing>,
+    ) {
+        let provider = ProviderId::new("p").unwrap();
+        let settings = QuotaPreflightSettings::default();
+        let low = quota
+            .as_ref()
+            .is_some_and(|quota| is_low(quota, &provider, &settings, NOW));
+        assert_eq!(standing(quota.as_ref(), low, polled, NOW), expected);
+    }
+
+    #[test]
+    fn what_began_anew_is_spent_no_more() {
+        let spent = QuotaSnapshot {
+            weekly: Some(window(1.0)),
+            ..known()
+        };
+        let later = NOW.plus_ms(60_000);
+        assert_eq!(
+            standing(Some(&spent), false, false, later),
+            Some(Standing::Healthy)
+        );
     }
 }

@@ -16,7 +16,7 @@ mod quotas;
 mod report;
 mod resources;
 mod routing;
-mod rules;
+pub(crate) mod rules;
 pub(crate) mod server;
 mod settings;
 mod snapshot;

@@ -37,6 +37,7 @@ pub use crate::decide::DecisionLimits;
 use crate::events::Events;
 use crate::fleet::Gatherer;
 use crate::follow::Follower;
+pub use crate::grpc::rules::{GrpcMethod, grpc_methods};
 use crate::grpc::server::Services;
 use crate::handoff::Handoffs;
 use crate::hot::Hot;

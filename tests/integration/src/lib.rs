@@ -1,5 +1,6 @@
 //! What the end-to-end tests share: a fleet before fake providers, and a plain HTTP client.
 
+pub mod strangers;
 pub mod streams;
 
 use std::net::SocketAddr;

@@ -115,6 +115,25 @@ const RULES: [(&str, &[(&str, Need)]); 11] = [
     ),
 ];
 
+/// A method of everything that is served over gRPC, for whoever checks that none is forgotten.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GrpcMethod {
+    /// Its path, such as `/tidegate.admin.v1.AdminService/GetStatus`.
+    pub path: String,
+    /// Who shows nothing is answered.
+    pub is_for_everybody: bool,
+}
+
+/// Every method of every service. A listener may serve some services only.
+pub fn grpc_methods() -> impl Iterator<Item = GrpcMethod> {
+    RULES.iter().flat_map(|(service, methods)| {
+        methods.iter().map(move |(method, need)| GrpcMethod {
+            path: format!("/{service}/{method}"),
+            is_for_everybody: *need == Need::Nothing,
+        })
+    })
+}
+
 /// What a call of this path needs, such as `/tidegate.admin.v1.AdminService/GetStatus`. `None`: nobody said.
 pub(super) fn need(path: &str) -> Option<Need> {
     let (service, method) = path.strip_prefix('/')?.split_once('/')?;
@@ -151,13 +170,7 @@ mod tests {
                 }
             }
         }
-        let ruled: BTreeSet<String> = RULES
-            .iter()
-            .flat_map(|(service, methods)| {
-                let paths = methods.iter();
-                paths.map(move |(method, _)| format!("/{service}/{method}"))
-            })
-            .collect();
+        let ruled: BTreeSet<String> = grpc_methods().map(|it| it.path).collect();
         assert_eq!(served, ruled);
     }
 

@@ -1,6 +1,7 @@
 //! Both planes in one process: real SDK clients, restarts, bad configuration, the demo.
 
 mod drain;
+mod strangers;
 mod streams;
 mod telemetry;
 

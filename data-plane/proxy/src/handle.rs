@@ -5,7 +5,7 @@ mod cors;
 mod leases;
 pub(crate) mod management;
 mod models_health;
-mod read;
+pub(crate) mod read;
 
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
@@ -17,7 +17,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use tidegate_core::config::ApiKey;
-use tidegate_core::lease::LeaseError;
+use tidegate_core::lease::{LeaseError, LeaseName};
 use tidegate_core::routing::RequestFacts;
 use tidegate_plane_client::Snapshot;
 use tidegate_telemetry::Span;
@@ -181,6 +181,29 @@ async fn ask<C: ControlPort>(
     answered
 }
 
+/// Who sends a request, and what the configuration of that moment says of how its body is read and its answer awaited.
+struct Caller {
+    key: Option<Arc<ApiKey>>,
+    lease: Option<LeaseName>,
+    body_names_session: bool,
+    patience: Option<early::Patience>,
+}
+
+impl Caller {
+    /// As its headers say, before anything of its body is read.
+    fn of<C: ControlPort>(shared: &Shared<C>, headers: &HeaderMap) -> Result<Self, Refusal> {
+        let snapshot = shared.configured().ok_or(Refusal::NotConfigured)?;
+        let config = &snapshot.config;
+        let key = identify::key(headers, config, shared.limits.require_key)?;
+        Ok(Self {
+            lease: leasing::of_request(headers, key.as_deref())?,
+            key,
+            body_names_session: config.settings.session_affinity_body_keys,
+            patience: early::Patience::of(config, shared.limits.heartbeats),
+        })
+    }
+}
+
 async fn admit<C: ControlPort>(
     shared: &Arc<Shared<C>>,
     endpoint: Endpoint,
@@ -190,18 +213,19 @@ async fn admit<C: ControlPort>(
     traced: &mut Option<(Branch, Span)>,
 ) -> Result<Response<ReplyBody>, Refusal> {
     let (head, body) = request.into_parts();
-    let (key, body_names_session, patience) = {
-        let snapshot = shared.configured().ok_or(Refusal::NotConfigured)?;
-        let config = &snapshot.config;
-        let key = identify::key(&head.headers, config, shared.limits.require_key)?;
-        let names_session = config.settings.session_affinity_body_keys;
-        (
-            key,
-            names_session,
-            early::Patience::of(config, shared.limits.heartbeats),
-        )
+    let caller = match Caller::of(shared, &head.headers) {
+        Ok(caller) => caller,
+        Err(refusal) => {
+            shared.unread.discard(&head.headers, body).await;
+            return Err(refusal);
+        }
     };
-    let lease = leasing::of_request(&head.headers, key.as_deref())?;
+    let Caller {
+        key,
+        lease,
+        body_names_session,
+        patience,
+    } = caller;
     let bytes = read::body(&head.headers, body, &shared.limits).await?;
     let takes_background = endpoint == Endpoint::Responses;
     let mut body = if body_names_session {

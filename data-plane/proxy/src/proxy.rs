@@ -15,6 +15,7 @@ use tokio_util::task::TaskTracker;
 use crate::control_port::ControlPort;
 use crate::endpoint::{Guard, Route};
 use crate::handle::management::Forwarding;
+use crate::handle::read::Unread;
 use crate::idempotency::Repetitions;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
@@ -99,6 +100,8 @@ pub(crate) struct Shared<C> {
     pub(crate) occupants: Arc<Occupants>,
     /// Requests that the control plane answers.
     pub(crate) forwarding: Forwarding,
+    /// Room for bodies of requests whose heads are refused.
+    pub(crate) unread: Unread,
     /// Room for one who asks which models can be had.
     pub(crate) models_health: Semaphore,
     /// Room for client connections.
@@ -152,6 +155,7 @@ impl<C: ControlPort> Proxy<C> {
                 metrics.oauth_occupants_unknown.clone(),
             )),
             forwarding: Forwarding::default(),
+            unread: Unread::default(),
             models_health: Semaphore::new(1),
             connections: Arc::new(Semaphore::new(
                 limits.max_connections.min(Semaphore::MAX_PERMITS),

@@ -102,13 +102,16 @@ async fn ask<C: ControlPort>(
 ) -> Result<LeaseAnswer, Broken> {
     let (head, body) = request.into_parts();
     // Without a configuration nobody can say whose key it is.
-    let snapshot = shared.configured();
-    let snapshot = snapshot.ok_or(LeaseError::ServiceUnavailable)?;
+    let Some(snapshot) = shared.configured() else {
+        shared.unread.discard(&head.headers, body).await;
+        return Err(LeaseError::ServiceUnavailable.into());
+    };
     let key = identify::key(&head.headers, &snapshot.config, true);
     if let Err(refused) = check(&snapshot, &key, &head.headers, NO_BODY)
         && refused != Refused::Lease(LeaseError::ActionInvalid)
     {
-        // What is wrong before the body is looked at need not wait for it.
+        // What is wrong before the body is looked at is told when the client has written it, if it is not too long.
+        shared.unread.discard(&head.headers, body).await;
         return Err(refused.into());
     }
     let limit = MAX_LIFECYCLE_BYTES;

@@ -203,6 +203,7 @@ async fn a_body_that_is_no_action_is_refused(#[case] body: &'static str) {
 #[rstest]
 #[case::just_too_long(65_537)]
 #[case::of_a_megabyte(1_048_576)]
+#[case::of_ten_megabytes(10_485_760)]
 #[tokio::test]
 async fn a_body_that_is_too_long_is_refused_unread(#[case] bytes: usize) {
     let bench = bench().await;
@@ -211,6 +212,81 @@ async fn a_body_that_is_too_long_is_refused_unread(#[case] bytes: usize) {
     let reply = post_with(&bench, LEASE_KEY, &[(OWNER, TOKEN)], body).await;
     assert_eq!(refusal(&reply), (400, "LEASE_ACTION_INVALID".to_owned()));
     assert_eq!(reply.header("connection"), Some("close"));
+}
+
+/// As such clients do, the test reads only when it has written all.
+#[rstest]
+#[case::too_long(
+    LEASE_KEY,
+    "content-type: application/json",
+    400,
+    "LEASE_ACTION_INVALID"
+)]
+#[case::of_another_type(
+    LEASE_KEY,
+    "content-type: text/plain",
+    415,
+    "LEASE_CONTENT_TYPE_REQUIRED"
+)]
+#[case::compressed(
+    LEASE_KEY,
+    "content-type: application/json\r\ncontent-encoding: gzip",
+    400,
+    "LEASE_ACTION_INVALID"
+)]
+#[case::of_a_stranger(
+    "sk-what",
+    "content-type: application/json",
+    401,
+    "LEASE_API_KEY_INVALID"
+)]
+#[tokio::test]
+async fn who_writes_ten_megabytes_before_it_reads_is_told_what_is_wrong(
+    #[case] key: &str,
+    #[case] headers: &str,
+    #[case] status: u16,
+    #[case] code: &str,
+) {
+    let bench = bench().await;
+    let answer = raw(bench.addr, &long_request(LEASES, key, headers)).await;
+    let start = format!("HTTP/1.1 {status}");
+    assert!(answer.starts_with(&start), "{answer}");
+    assert!(answer.contains(code), "{answer}");
+    assert!(bench.control.leases.asked.lock().is_empty());
+}
+
+#[rstest]
+#[case::of_a_stranger("sk-what", "accept: */*", 401, "invalid_api_key")]
+#[case::without_an_owner(LEASE_KEY, "accept: */*", 400, "LEASE_CONTEXT_REQUIRED")]
+#[case::compressed(KEY, "content-encoding: gzip", 415, "unsupported_content_encoding")]
+#[tokio::test]
+async fn so_is_who_does_it_with_a_request_for_a_model(
+    #[case] key: &str,
+    #[case] headers: &str,
+    #[case] status: u16,
+    #[case] code: &str,
+) {
+    let bench = bench().await;
+    let answer = raw(
+        bench.addr,
+        &long_request("/v1/chat/completions", key, headers),
+    )
+    .await;
+    let start = format!("HTTP/1.1 {status}");
+    assert!(answer.starts_with(&start), "{answer}");
+    assert!(answer.contains(code), "{answer}");
+}
+
+/// A request with a body of 10 MiB.
+fn long_request(path: &str, key: &str, headers: &str) -> Vec<u8> {
+    const BYTES: usize = 10 * 1024 * 1024;
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\n{headers}\r\n\
+         connection: close\r\ncontent-length: {BYTES}\r\n\r\n"
+    );
+    let mut request = head.into_bytes();
+    request.resize(request.len() + BYTES, b' ');
+    request
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@
 //! machines of one provider run on; [`effective`] tells people what acts and why.
 
 mod bounds;
+mod credential_health_check;
 mod effective;
 mod entries;
 mod error_rules;
@@ -34,6 +35,7 @@ mod tests;
 mod token_refresh;
 mod written;
 
+pub use credential_health_check::CredentialHealthCheckSettings;
 pub use effective::{EffectiveSetting, Source, effective, sections};
 pub use error_rules::{
     BanDetectionSettings, DailyResetSettings, ErrorRulesSettings, ProviderErrorRule, RuleScope,
@@ -132,6 +134,8 @@ pub struct Settings {
     pub token_refresh: TokenRefreshSettings,
     /// Accepted and kept without effect.
     pub token_refresh_breaker: TokenRefreshBreakerSettings,
+    /// Accepted and kept without effect.
+    pub credential_health_check: CredentialHealthCheckSettings,
     /// What may wait, how fast requests follow each other, how long they take (`sessions-and-streams.md` §3.2).
     pub request_queue: RequestQueueSettings,
     /// Limits of a provider's connections in place of those of `requestQueue`, by provider: `rpm`, requests a minute to a

@@ -10,8 +10,8 @@ use crate::affinity::MAX_AFFINITY_TTL_MS;
 
 use super::member::{Bounds, Member, Shape};
 use super::{
-    error_rules, gate, leases, permits, request_queue, routing, stream_recovery, streams,
-    token_refresh,
+    credential_health_check, error_rules, gate, leases, permits, request_queue, routing,
+    stream_recovery, streams, token_refresh,
 };
 
 /// Thresholds of a breaker, in failures.
@@ -47,6 +47,7 @@ pub(super) const SECTIONS: &[Member] = &[
     Member::members("streamRecovery", stream_recovery::MEMBERS),
     Member::members("tokenRefresh", token_refresh::MEMBERS),
     Member::members("tokenRefreshBreaker", token_refresh::BREAKER),
+    Member::members("credentialHealthCheck", credential_health_check::MEMBERS),
     Member::members("requestQueue", request_queue::MEMBERS),
     Member::entries("providerQuotaOverrides"),
     Member::members("permits", permits::MEMBERS),

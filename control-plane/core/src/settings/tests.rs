@@ -272,6 +272,7 @@ fn a_failure_threshold_lowered_alone_takes_the_degradation_with_it() {
 #[case::global_requests(json!({"requestQueue": {"globalConcurrentRequests": 100_001}}), "requestQueue.globalConcurrentRequests")]
 #[case::refresh_scope(json!({"tokenRefreshBreaker": {"scope": "planet"}}), "tokenRefreshBreaker.scope")]
 #[case::refresh_failures(json!({"tokenRefreshBreaker": {"failureThreshold": 101}}), "tokenRefreshBreaker.failureThreshold")]
+#[case::health_check(json!({"credentialHealthCheck": {"intervalMinutes": 1_441}}), "credentialHealthCheck.intervalMinutes")]
 #[case::refresh_cooldown(json!({"tokenRefreshBreaker": {"cooldownMs": 59_999}}), "tokenRefreshBreaker.cooldownMs")]
 #[case::threshold_of_a_quota(json!({"quotaPreflight": {"defaultThresholdPercent": 100}}), "quotaPreflight.defaultThresholdPercent")]
 #[case::threshold_of_a_window(json!({"quotaPreflight": {"providerWindowDefaults": {"p": {"weekly": 101}}}}), "quotaPreflight.providerWindowDefaults.p.weekly")]

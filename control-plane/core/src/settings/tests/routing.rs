@@ -94,15 +94,51 @@ fn of_stored_thresholds_of_windows_the_good_ones_stay() {
 }
 
 #[test]
-fn members_of_later_releases_of_the_contract_are_accepted_and_kept() {
+fn members_without_effect_are_accepted_and_kept() {
     let settings = written(json!({
         "requestQueue": {"globalConcurrentRequests": 7},
+        "credentialHealthCheck": {"intervalMinutes": 1_440},
+        "providerQuotaOverrides": {"glm": {"providerConcurrency": 100_000}},
         "tokenRefreshBreaker": {"scope": "connection", "failureThreshold": 1, "cooldownMs": 60_000},
     }));
     let strict = settings.strict().unwrap();
     assert_eq!(strict.request_queue.global_concurrent_requests, 7);
     assert_eq!(strict.token_refresh_breaker.scope, "connection");
+    assert_eq!(strict.credential_health_check.interval_minutes, 1_440);
+    let told = serde_json::to_value(&strict.provider_quota_overrides).unwrap();
+    assert_eq!(told["glm"]["providerConcurrency"], 100_000);
+    let off = written(json!({"credentialHealthCheck": {"intervalMinutes": 0}}));
+    assert_eq!(
+        off.strict()
+            .unwrap()
+            .credential_health_check
+            .interval_minutes,
+        0
+    );
+    let unset = written(json!({})).strict().unwrap();
+    assert_eq!(unset.credential_health_check.interval_minutes, 60);
     let odd = written(json!({"tokenRefreshBreaker": {"scope": "planet"}})).stored();
     assert_eq!(odd.settings.token_refresh_breaker.scope, "provider");
     assert_eq!(odd.warnings.len(), 1);
+}
+
+/// Unset is a value of its own: `null` says so, like nothing does.
+#[rstest]
+#[case::on(json!(true), Some(true))]
+#[case::off(json!(false), Some(false))]
+#[case::unset(json!(null), None)]
+fn hints_for_the_breaker_are_kept_in_all_three_states(
+    #[case] told: Value,
+    #[case] kept: Option<bool>,
+) {
+    for class in ["oauth", "apikey", "local"] {
+        let settings =
+            written(json!({"connectionCooldown": {class: {"useUpstream429BreakerHints": told}}}));
+        let strict = serde_json::to_value(settings.strict().unwrap()).unwrap();
+        let stored = serde_json::to_value(settings.stored().settings).unwrap();
+        for read in [strict, stored] {
+            let hints = &read["connectionCooldown"][class]["useUpstream429BreakerHints"];
+            assert_eq!(hints.as_bool(), kept, "{class}: {hints}");
+        }
+    }
 }

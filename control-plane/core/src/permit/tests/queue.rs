@@ -49,6 +49,33 @@ fn the_queue_is_bounded_and_served_over_replicas() {
     );
 }
 
+/// Decision 44: the word of how many wait in a replica expires after 3 s. So it blocks nobody for longer when it is killed.
+#[test]
+fn twenty_who_wait_in_a_replica_that_is_killed_block_nobody_longer_than_3_s() {
+    const PROMISED_MS: u64 = 3_000;
+    let mut pool = Pool::default();
+    assert!(take(&mut pool, attempt(9, 1), 1, NOW));
+    let (mut killed, mut here) = (Queue::default(), Queue::default());
+    for number in 1..=20 {
+        let joined = join(&mut killed, &pool, "killed", attempt(1, number), NOW);
+        assert_eq!(joined, Joined::Waits);
+    }
+    // Some time before its end it said so for the last time; at its end it could not say more.
+    assert_eq!(killed.serve(&mut pool, "killed", 1, term(at(10))), []);
+    pool.release(attempt(9, 1));
+    // One of them asks again here, as all of them do.
+    let who = (attempt(1, 20), Claim(1));
+    let again = here.join(&pool, "here", who, terms(10), at(20));
+    assert_eq!(again, Joined::Waits);
+    let last = at(10 + PROMISED_MS - 1);
+    assert_eq!(here.serve(&mut pool, "here", 1, term(last)), []);
+    let over = at(10 + PROMISED_MS);
+    assert_eq!(
+        here.serve(&mut pool, "here", 1, term(over)),
+        [attempt(1, 20)]
+    );
+}
+
 /// Forty wait in a replica that is killed, and ask another one at once.
 #[test]
 fn who_stood_in_line_in_a_replica_that_died_is_not_counted_against_itself() {

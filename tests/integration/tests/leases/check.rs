@@ -10,6 +10,7 @@
 //! until an answer after that time tells; where it went, and when, is on record.
 
 mod leases;
+mod silence;
 mod strength;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ use std::time::Duration;
 
 use super::history::{Answer, Arrival, Asked, Fault, History, LeaseName, Operation, Row, Span};
 use leases::{Bounds, Leases};
+use silence::{is_silenced, undisturbed};
 pub(crate) use strength::strength;
 
 /// What the fleet was told, and what a busy machine is allowed.
@@ -54,10 +56,13 @@ pub(crate) enum Kind {
     /// A request arrived under a lease that nobody was granted, or before it was asked for, or after its last possible
     /// expiry.
     OutsideLease,
-    /// A request that was sent after its lease was certainly over arrived all the same.
+    /// A request that was sent after its lease was certainly over arrived all the same; or, where nobody may have said so to
+    /// its data plane, one that was sent beyond every horizon granted before.
     SentAfterEnd,
     /// A request went on beyond end and drain of its lease, and beyond every horizon granted before.
     NotCut,
+    /// A request was cut while its lease certainly held.
+    CutEarly,
     /// A later generation of an owner was lower.
     GenerationFell,
     /// A lease that was over held again.
@@ -81,6 +86,11 @@ pub(crate) struct Violation {
     pub(crate) what: String,
 }
 
+/// How many requests count for all that is promised of them.
+pub(crate) fn undisturbed_requests(history: &History, rules: &Rules) -> usize {
+    undisturbed(history, rules).len()
+}
+
 /// All violations.
 pub(crate) fn check(history: &History, rules: &Rules) -> Vec<Violation> {
     let mut checker = Checker {
@@ -94,6 +104,7 @@ pub(crate) fn check(history: &History, rules: &Rules) -> Vec<Violation> {
     checker.holders();
     checker.generations();
     checker.denials();
+    checker.cuts();
     checker.arrivals();
     checker.senders();
     checker.found
@@ -259,7 +270,7 @@ impl Checker<'_> {
                     generation,
                 }],
                 (Asked::Send { generation, .. }, Answer::Over | Answer::Busy) => {
-                    if self.is_disturbed(operation) {
+                    if is_silenced(self.history, self.rules, operation, operation.span) {
                         continue;
                     }
                     vec![LeaseName {
@@ -269,9 +280,10 @@ impl Checker<'_> {
                 }
                 _ => continue,
             };
-            // A data plane starts nothing in the last part of a lease.
+            // A data plane starts nothing in the last part of a lease, whose time it counts from before it asked.
+            let took = operation.span.until.saturating_sub(operation.span.from);
             let last_part = match operation.asked {
-                Asked::Send { .. } => self.rules.guard,
+                Asked::Send { .. } => self.rules.guard.saturating_add(took),
                 _ => Duration::ZERO,
             };
             let held = Span::new(operation.span.from, operation.span.until + last_part);
@@ -281,6 +293,26 @@ impl Checker<'_> {
             });
             if let Some(name) = lost {
                 self.found(Kind::Lost, format!("{name:?}: {operation:?}"));
+            }
+        }
+    }
+
+    /// What is in flight goes on as long as its lease holds.
+    fn cuts(&mut self) {
+        for operation in &self.history.operations {
+            let (Asked::Send { generation, .. }, Answer::Cut) = (operation.asked, operation.answer)
+            else {
+                continue;
+            };
+            let name = LeaseName {
+                owner: operation.owner,
+                generation,
+            };
+            let bounds = self.leases.get(name);
+            if bounds.is_some_and(|bounds| bounds.holds_throughout(operation.span))
+                && !is_silenced(self.history, self.rules, operation, operation.span)
+            {
+                self.found(Kind::CutEarly, format!("{name:?}: {operation:?}"));
             }
         }
     }
@@ -345,13 +377,16 @@ impl Checker<'_> {
                 ),
             );
         }
-        let sent = self.history.operations.iter().find(|operation| {
-            matches!(operation.asked, Asked::Send { number, .. } if number == arrival.number)
-        });
-        if let Some(sent) = sent
-            && sent.span.from >= bounds.over_at()
-            && !self.is_disturbed(sent)
-        {
+        let Some(sent) = self.history.sent(arrival) else {
+            return;
+        };
+        let until_then = Span::new(sent.span.from, at);
+        let granted = if is_silenced(self.history, self.rules, sent, until_then) {
+            self.rules.horizon
+        } else {
+            Duration::ZERO
+        };
+        if sent.span.from >= bounds.over_at().saturating_add(granted) {
             self.found(
                 Kind::SentAfterEnd,
                 format!("over at {:?}: {sent:?}, {arrival:?}", bounds.over_at()),
@@ -422,15 +457,6 @@ impl Checker<'_> {
                 }
                 && long
                 && woken.contains(wrong)
-        })
-    }
-
-    /// Whether a data plane may have gone by what it was granted before, having no answer from the authority.
-    fn is_disturbed(&self, operation: &Operation) -> bool {
-        self.history.faults.iter().any(|(fault, span)| {
-            let until = span.until.saturating_add(self.rules.recovery);
-            let is_near = operation.span.from < until && span.from < operation.span.until;
-            is_near && !matches!(fault, Fault::Cool { .. })
         })
     }
 }

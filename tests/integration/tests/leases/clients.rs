@@ -30,6 +30,12 @@ const ASK_LIMIT: Duration = Duration::from_secs(3);
 const SEND_LIMIT: Duration = Duration::from_secs(9);
 /// Answers of the gateway that say that nobody knows, or that there was no time.
 const NOBODY_KNOWS: [&str; 2] = ["LEASE_SERVICE_UNAVAILABLE", "control_plane_unavailable"];
+/// Answers to who may not stand in line for a permit, or stood there in vain.
+const IN_LINE: [&str; 3] = [
+    "SEMAPHORE_QUEUE_FULL",
+    "SEMAPHORE_TIMEOUT",
+    "concurrency_cap",
+];
 /// What a client is told when its connection cools down: the upstream's own answer, or that nothing is left.
 const TURNED_AWAY: [u16; 2] = [429, 503];
 
@@ -256,7 +262,7 @@ impl Owner {
         match answer {
             Answer::Lease { generation } => self.generation = Some(generation),
             Answer::Over | Answer::Busy => self.generation = None,
-            Answer::Served | Answer::Cut | Answer::Failed | Answer::Unknown => {}
+            Answer::Served | Answer::Cut | Answer::Failed | Answer::Full | Answer::Unknown => {}
         }
         Ok(())
     }
@@ -301,7 +307,12 @@ impl Owner {
                 Some(Err(error)) => record.is_strange(format!("send: {error:#}")),
                 None => Answer::Unknown,
             };
-            record.add(owner, Asked::Send { generation, number }, from, answer);
+            let asked = Asked::Send {
+                generation,
+                number,
+                plane,
+            };
+            record.add(owner, asked, from, answer);
             answer
         })
     }
@@ -378,6 +389,7 @@ async fn answer_of(request: http::Request<http_body_util::Full<bytes::Bytes>>) -
     match json["error"]["code"].as_str() {
         Some("LEASE_REQUIRED" | "LEASE_FENCE_STALE") => Ok(Answer::Over),
         Some("lease-capacity-unavailable") => Ok(Answer::Busy),
+        Some(code) if IN_LINE.contains(&code) => Ok(Answer::Full),
         Some(code) if NOBODY_KNOWS.contains(&code) => Ok(Answer::Unknown),
         _ if TURNED_AWAY.contains(&status.as_u16()) => Ok(Answer::Failed),
         _ => bail!("{status} {text}"),

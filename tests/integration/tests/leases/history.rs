@@ -6,6 +6,8 @@ use std::time::Duration;
 
 /// A moment that never comes.
 pub(crate) const NEVER: Duration = Duration::MAX;
+/// Longer than a request takes that stands in no line.
+const WAITED: Duration = Duration::from_millis(300);
 
 /// A lease as clients know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,6 +59,7 @@ pub(crate) enum Asked {
     Send {
         generation: u64,
         number: u64,
+        plane: usize,
     },
 }
 
@@ -87,6 +90,8 @@ pub(crate) enum Answer {
     Cut,
     /// A request was turned away by the upstream.
     Failed,
+    /// A request found too many in line for a permit, or stood there for too long.
+    Full,
     /// No answer, or one that says that nobody knows: it may have happened, then or later.
     Unknown,
 }
@@ -100,6 +105,7 @@ impl Answer {
             Self::Served => "served",
             Self::Cut => "cut",
             Self::Failed => "failed",
+            Self::Full => "full",
             Self::Unknown => "unknown",
         }
     }
@@ -156,6 +162,8 @@ impl Row {
 pub(crate) enum Fault {
     /// A data plane stood still.
     Pause { plane: usize },
+    /// A control plane stood still.
+    Stop { replica: usize },
     /// A control plane was killed; it was started again.
     Kill { replica: usize },
     /// The database ended all its processes at once and recovered.
@@ -169,6 +177,7 @@ impl Fault {
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Pause { .. } => "pause",
+            Self::Stop { .. } => "stop",
             Self::Kill { .. } => "kill",
             Self::Restart => "restart",
             Self::Cool { .. } => "cool",
@@ -179,7 +188,16 @@ impl Fault {
     pub(crate) fn cools(self, connection: &str) -> bool {
         match self {
             Self::Cool { connection: number } => connection == format!("c{number}"),
-            Self::Pause { .. } | Self::Kill { .. } | Self::Restart => false,
+            Self::Pause { .. } | Self::Stop { .. } | Self::Kill { .. } | Self::Restart => false,
+        }
+    }
+
+    /// Whether a data plane may be without an answer of the authority for it, so that it goes on by what it was granted.
+    pub(crate) fn silences(self, plane: usize) -> bool {
+        match self {
+            Self::Pause { plane: paused } => paused == plane,
+            Self::Stop { .. } | Self::Kill { .. } | Self::Restart => true,
+            Self::Cool { .. } => false,
         }
     }
 }
@@ -235,6 +253,9 @@ impl History {
                 "answered"
             };
             count("dispatch", end);
+            if self.waited(arrival) {
+                count("dispatch", "waited");
+            }
         }
         for (fault, _) in &self.faults {
             count("fault", fault.word());
@@ -243,6 +264,22 @@ impl History {
             count("lease", "moved");
         }
         counts
+    }
+
+    /// Whether a request was under way to the upstream for so long that it stood in line for a permit.
+    fn waited(&self, arrival: &Arrival) -> bool {
+        self.sent(arrival).is_some_and(|sent| {
+            let under_way = Span::new(sent.span.from, arrival.span.from);
+            let took = under_way.until.saturating_sub(under_way.from);
+            took.saturating_sub(self.asleep_in(under_way)) >= WAITED
+        })
+    }
+
+    /// What became a request at the upstream.
+    pub(crate) fn sent(&self, arrival: &Arrival) -> Option<&Operation> {
+        self.operations.iter().find(|operation| {
+            matches!(operation.asked, Asked::Send { number, .. } if number == arrival.number)
+        })
     }
 
     /// Rows of leases that went elsewhere, each with the next one of its lease.

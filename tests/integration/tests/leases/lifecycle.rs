@@ -76,7 +76,8 @@ fn moment(answer: &Answer, member: &str) -> Result<i64> {
 }
 
 #[tokio::test]
-async fn vector_sessions_04_acquire_to_vector_sessions_08_acquire_again() -> Result<()> {
+async fn vector_sessions_04_acquire_vector_sessions_05_again_vector_sessions_06_renew_vector_sessions_07_release_vector_sessions_08_anew()
+-> Result<()> {
     let stage = Stage::start(&Setup::default(), FleetOptions::default()).await?;
     // 4.
     let first = stage.ask(0, A, &acquire()).await?;
@@ -235,7 +236,13 @@ pub(crate) async fn acquire_for(
     }
 }
 
-async fn is_renewed(stage: &Stage, replica: usize, lease: LeaseName, ttl_ms: u64) -> Result<bool> {
+/// Whether a lease stands, and lasts for so long from now.
+pub(crate) async fn is_renewed(
+    stage: &Stage,
+    replica: usize,
+    lease: LeaseName,
+    ttl_ms: u64,
+) -> Result<bool> {
     let request = RenewRequest {
         lease: Some(wire_name(lease)?),
         key_id: "k1".to_owned(),

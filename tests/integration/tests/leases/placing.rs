@@ -226,6 +226,55 @@ async fn vector_sessions_13_what_cannot_be_used_is_not_a_lack_of_capacity() -> R
     Ok(())
 }
 
+/// Decisions 41 and 42b.
+#[tokio::test]
+async fn vector_sessions_24_whoever_has_no_lease_stays_off_connections_that_are_leased_or_reserved()
+-> Result<()> {
+    let mut setup = Setup {
+        connections: 3,
+        leasable: Some(2),
+        ..Setup::default()
+    };
+    let stage = Stage::start(&setup, FleetOptions::default()).await?;
+    ordinary_go_to(&stage, "c1").await?;
+    // Leased, it is left alone from when everybody knows; given back, it is used again.
+    assert_eq!(stage.acquire(0, A).await?, 1);
+    ordinary_go_to(&stage, "c2").await?;
+    stage.release(1, FIRST).await?;
+    ordinary_go_to(&stage, "c1").await?;
+    // Reserved, what may be leased is left alone, whether it is or not.
+    setup.settings = json!({"leases": {"reservePool": true}});
+    stage.apply(&setup).await?;
+    ordinary_go_to(&stage, "c3").await?;
+    assert_eq!(stage.acquire(1, A).await?, 2);
+    ordinary_go_to(&stage, "c3").await?;
+    setup.settings = json!({});
+    stage.apply(&setup).await?;
+    ordinary_go_to(&stage, "c2").await?;
+    // Nobody can say any more what is leased, so all that may be comes last.
+    for replica in &stage.fleet.control_planes {
+        replica.process.kill().await?;
+    }
+    for plane in [0, 1, 0, 1, 0, 1] {
+        assert_ne!(stage.goes_to(plane).await?, "c1");
+    }
+    ordinary_go_to(&stage, "c3").await
+}
+
+/// Requests without a lease go there, through every data plane, as soon as it knows; and stay there.
+async fn ordinary_go_to(stage: &Stage, connection: &str) -> Result<()> {
+    for plane in 0..2 {
+        eventually(LIMIT, &format!("requests at {connection}"), || async {
+            (stage.goes_to(plane).await.ok()? == connection).then_some(())
+        })
+        .await?;
+    }
+    for plane in [0, 1, 0, 1] {
+        assert_eq!(stage.goes_to(plane).await?, connection);
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn vector_sessions_20_another_connection_and_vector_sessions_21_other_routes() -> Result<()> {
     let combos = json!([

@@ -15,7 +15,7 @@ use tidegate_test_support::{FleetOptions, eventually};
 use tokio_util::task::TaskTracker;
 
 use super::asleep::Ticker;
-use super::check::{Rules, check, strength};
+use super::check::{Rules, check, strength, undisturbed_requests};
 use super::clients::{Marker, Owner, Record};
 use super::cooling::{COOLS, mode, move_a_lease, serve, turn_away};
 use super::history::{Answer, Arrival, Asked, Fault, History, NEVER, Span};
@@ -45,6 +45,9 @@ const READY_LIMIT: Duration = Duration::from_secs(20);
 fn setup() -> Setup {
     Setup {
         connections: CONNECTIONS,
+        // So few that requests wait for a permit after they were decided and before their fence; so many that the line
+        // is not mostly full.
+        concurrent: &[2, 3],
         models: Request::ALL.map(Request::model).to_vec(),
         settings: json!({
             "leases": {
@@ -82,6 +85,8 @@ async fn random_histories_hold_what_leases_promise() -> Result<()> {
     let asleep: Duration = (history.asleep.iter())
         .map(|gap| gap.until.saturating_sub(gap.from))
         .sum();
+    let undisturbed = undisturbed_requests(&history, &RULES);
+    writeln!(summary, "send undisturbed: {undisturbed}")?;
     writeln!(
         summary,
         "the upstream did not run: {} times, {asleep:?}",
@@ -90,10 +95,22 @@ async fn random_histories_hold_what_leases_promise() -> Result<()> {
     for (what, count) in &strange {
         writeln!(summary, "unexpected: {what}: {count}")?;
     }
+    for (fault, span) in &history.faults {
+        writeln!(summary, "{fault:?}: {:?} to {:?}", span.from, span.until)?;
+    }
     say(&summary);
     let violations = check(&history, &RULES);
     for violation in violations.iter().take(20) {
         say(&format!("{violation:?}"));
+    }
+    if !violations.is_empty() {
+        // Who looks for the reason needs all of it.
+        for operation in &history.operations {
+            say(&format!("{operation:?}"));
+        }
+        for row in &history.rows {
+            say(&format!("{row:?}"));
+        }
     }
     ensure!(
         violations.is_empty(),
@@ -133,10 +150,13 @@ fn is_enough(history: &History, time: Duration) -> Result<()> {
         ("send", "cut", 2.0),
         ("dispatch", "answered", 30.0),
         ("dispatch", "aborted", 2.0),
-        ("fault", "pause", 4.0),
-        ("fault", "kill", 2.0),
-        ("fault", "restart", 2.0),
-        ("fault", "cool", 4.0),
+        ("dispatch", "waited", 5.0),
+        // What one round does: a busy machine comes through little more in a minute.
+        ("fault", "pause", 2.0),
+        ("fault", "stop", 1.0),
+        ("fault", "kill", 1.0),
+        ("fault", "restart", 1.0),
+        ("fault", "cool", 3.0),
         ("lease", "moved", 1.0),
     ] {
         let count = counts.get(&(kind, answer)).copied().unwrap_or_default();
@@ -144,7 +164,7 @@ fn is_enough(history: &History, time: Duration) -> Result<()> {
         let enough = u32::try_from(count).is_ok_and(|count| f64::from(count) >= wanted);
         ensure!(enough, "{kind} {answer}: {count} of {wanted}");
     }
-    for word in ["pause", "kill", "restart", "cool"] {
+    for word in ["pause", "stop", "kill", "restart", "cool"] {
         let first = history
             .faults
             .iter()
@@ -254,12 +274,16 @@ async fn hurt(mut mover: Owner, seed: u64, time: Duration) -> Result<Vec<(Fault,
         // A failure may be told late by as much as the authority takes to recover.
         let lasting = COOLS + RULES.recovery;
         match mischief.deed {
+            Deed::Calm => tokio::time::sleep(mischief.lasts).await,
             Deed::Move => faults.extend(move_a_lease(&mut mover, OWNERS, lasting).await?),
             Deed::Fault(fault) => {
                 let fault = happens(&stage, fault, mischief.lasts).await?;
                 let lasting = match fault {
                     Fault::Cool { .. } => lasting,
-                    Fault::Pause { .. } | Fault::Kill { .. } | Fault::Restart => Duration::ZERO,
+                    Fault::Pause { .. }
+                    | Fault::Stop { .. }
+                    | Fault::Kill { .. }
+                    | Fault::Restart => Duration::ZERO,
                 };
                 faults.push((fault, Span::new(from, record.now() + lasting)));
             }
@@ -280,6 +304,16 @@ async fn happens(stage: &Stage, fault: Fault, lasts: Duration) -> Result<Fault> 
             tokio::time::sleep(lasts).await;
             process.resume()?;
             Ok(Fault::Pause { plane })
+        }
+        Fault::Stop { replica } => {
+            let replica = replica
+                .checked_rem(fleet.control_planes.len())
+                .context("no control planes")?;
+            let process = &fleet.control_planes[replica].process;
+            process.pause()?;
+            tokio::time::sleep(lasts).await;
+            process.resume()?;
+            Ok(Fault::Stop { replica })
         }
         Fault::Kill { replica } => {
             let replica = replica

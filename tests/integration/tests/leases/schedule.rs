@@ -112,10 +112,12 @@ pub(crate) enum Deed {
     Fault(Fault),
     /// A connection cools down while there is a free one, so that the lease there moves.
     Move,
+    /// Nothing.
+    Calm,
 }
 
-/// A move, then all other kinds in whatever order, over and over. Data planes, replicas and connections are to be taken
-/// modulo their number.
+/// A move, a calm, then all other kinds in whatever order, over and over. Data planes, replicas and connections are to be
+/// taken modulo their number.
 pub(crate) struct Mischiefs {
     random: StdRng,
     /// The shortest time that a data plane must not stand still for.
@@ -127,16 +129,21 @@ pub(crate) struct Mischiefs {
 enum Kind {
     ShortPause,
     LongPause,
+    Stop,
     Kill,
     Restart,
     Cool,
     Move,
+    Calm,
 }
 
 /// Where a connection cools down the lease is mostly lost, since all others are taken. So each round begins with a move.
-const ROUND: [Kind; 5] = [
+/// That takes long enough for the authority to recover, and silences nobody: so the calm that follows it is one from its
+/// beginning.
+const ROUND: [Kind; 6] = [
     Kind::ShortPause,
     Kind::LongPause,
+    Kind::Stop,
     Kind::Kill,
     Kind::Restart,
     Kind::Cool,
@@ -159,7 +166,7 @@ impl Iterator for Mischiefs {
         if self.round.is_empty() {
             self.round = ROUND.to_vec();
             self.round.shuffle(&mut self.random);
-            self.round.push(Kind::Move);
+            self.round.extend([Kind::Calm, Kind::Move]);
         }
         let kind = self.round.pop()?;
         let random = &mut self.random;
@@ -172,7 +179,12 @@ impl Iterator for Mischiefs {
             // Longer than a horizon, so that others are given what it held.
             Kind::LongPause => (
                 Deed::Fault(Fault::Pause { plane: which }),
-                Duration::from_millis(random.random_range(5_500..8_500)),
+                Duration::from_millis(random.random_range(5_500..7_500)),
+            ),
+            // As long as a question waits for its answer, about: some are answered late and some are given up.
+            Kind::Stop => (
+                Deed::Fault(Fault::Stop { replica: which }),
+                Duration::from_millis(random.random_range(200..2_000)),
             ),
             Kind::Kill => (
                 Deed::Fault(Fault::Kill { replica: which }),
@@ -184,9 +196,10 @@ impl Iterator for Mischiefs {
                 Duration::from_millis(random.random_range(500..1_500)),
             ),
             Kind::Move => (Deed::Move, Duration::from_secs(2)),
+            Kind::Calm => (Deed::Calm, Duration::from_secs(8)),
         };
         Some(Mischief {
-            pause: Duration::from_millis(random.random_range(500..2_500)),
+            pause: Duration::from_millis(random.random_range(200..1_000)),
             deed,
             lasts,
         })
@@ -211,28 +224,31 @@ fn a_seed_is_a_schedule() {
     assert_ne!(steps(7, 1), steps(7, 2));
     assert_ne!(steps(7, 1), steps(8, 1));
     let guard = Duration::from_millis(600);
-    let mischiefs = |seed| Mischiefs::new(seed, guard).take(12).collect::<Vec<_>>();
+    let mischiefs = |seed| Mischiefs::new(seed, guard).take(16).collect::<Vec<_>>();
     assert_eq!(mischiefs(7), mischiefs(7));
-    for round in mischiefs(9).chunks(6) {
-        assert_eq!(round.first().map(|first| first.deed), Some(Deed::Move));
+    for round in mischiefs(9).chunks(8) {
+        let begins: Vec<Deed> = round.iter().take(2).map(|first| first.deed).collect();
+        assert_eq!(begins, [Deed::Move, Deed::Calm]);
         let mut words: Vec<_> = round
             .iter()
             .filter_map(|mischief| match mischief.deed {
-                Deed::Fault(Fault::Cool { .. }) => Some(("cool", false)),
-                Deed::Fault(fault) => Some((fault.word(), mischief.lasts > guard)),
-                Deed::Move => None,
+                Deed::Fault(fault @ Fault::Pause { .. }) => {
+                    Some((fault.word(), mischief.lasts > guard))
+                }
+                Deed::Fault(fault) => Some((fault.word(), false)),
+                Deed::Move | Deed::Calm => None,
             })
             .collect();
         words.sort_unstable();
-        let kill = words.get(1).is_some_and(|(_, long)| *long);
         assert_eq!(
             words,
             [
                 ("cool", false),
-                ("kill", kill),
+                ("kill", false),
                 ("pause", false),
                 ("pause", true),
-                ("restart", false)
+                ("restart", false),
+                ("stop", false)
             ]
         );
     }

@@ -17,12 +17,12 @@ use tidegate_integration::{Answer, send};
 use tidegate_plane_client::endpoint::{Address, ChannelSettings, PlaneChannel, channel};
 use tidegate_proto::common::v1 as common;
 use tidegate_proto::lease::v1::lease_service_client::LeaseServiceClient;
-use tidegate_test_support::upstream::FakeUpstream;
+use tidegate_test_support::upstream::{FakeUpstream, Selector};
 use tidegate_test_support::{DATA_PLANE_TOKEN, Fleet, FleetOptions};
 
 use super::history::{LeaseName, Row, Span};
 
-/// Keys of the fleet: two may lease every connection, the third may not lease.
+/// Keys of the fleet: two may lease connections, the third may not and uses them all.
 pub(crate) const KEYS: [&str; 3] = ["k1", "k2", "ordinary"];
 
 /// How the fleet is configured.
@@ -30,10 +30,14 @@ pub(crate) const KEYS: [&str; 3] = ["k1", "k2", "ordinary"];
 pub(crate) struct Setup {
     /// Connections `c1` and so on, of provider `p`, with credentials `sk-c1` and so on.
     pub(crate) connections: usize,
+    /// How many of them, the first, may be leased; all unless set.
+    pub(crate) leasable: Option<usize>,
     /// Models of provider `p`, in each of which the upstream may behave in its own way.
     pub(crate) models: Vec<&'static str>,
     /// Further members of every connection.
     pub(crate) connection: Value,
+    /// How many requests each of the first connections runs at a time; the others run all.
+    pub(crate) concurrent: &'static [u32],
     /// The settings.
     pub(crate) settings: Value,
     pub(crate) combos: Value,
@@ -43,8 +47,10 @@ impl Default for Setup {
     fn default() -> Self {
         Self {
             connections: 1,
+            leasable: None,
             models: vec!["m"],
             connection: json!({}),
+            concurrent: &[],
             settings: json!({}),
             combos: json!([]),
         }
@@ -68,14 +74,19 @@ impl Setup {
                 "credential": {"file": format!("{name}.key")},
             });
             merge(&mut connection, &self.connection);
+            if let Some(concurrent) = self.concurrent.get(index) {
+                connection["maxConcurrent"] = json!(concurrent);
+            }
             connection
         };
         let connections: Vec<Value> = names.iter().enumerate().map(connection).collect();
+        let leasable = self.leasable.unwrap_or(names.len());
+        let leasable: Vec<&String> = names.iter().take(leasable).collect();
         let keys = KEYS.map(|key| {
             let mut document = json!({"id": key, "secret": {"file": format!("{key}.key")}});
             if key != "ordinary" {
                 document["scopes"] = json!(["lease:exclusive"]);
-                document["allowedConnections"] = json!(names);
+                document["allowedConnections"] = json!(leasable);
             }
             document
         });
@@ -276,6 +287,26 @@ impl Stage {
             &chat_body("p/m", false),
         )?;
         send(request).await
+    }
+
+    /// Sends a request without a lease; where it was answered.
+    pub(crate) async fn goes_to(&self, plane: usize) -> Result<String> {
+        let body = chat_body("p/m", false).to_string();
+        let url = format!("http://{}/v1/chat/completions", self.data_plane(plane)?);
+        let request = Request::post(url)
+            .header("content-type", "application/json")
+            .header(
+                "authorization",
+                format!("Bearer {}", key_secret("ordinary")),
+            )
+            .body(Full::new(Bytes::from(body)))?;
+        let answer = send(request).await?;
+        ensure!(answer.status == 200, "{answer:?}");
+        let last = self.upstream.log().last(&Selector::any());
+        let credential = last.and_then(|last| last.credential);
+        let credential = credential.context("no request with a credential")?;
+        let connection = credential.strip_prefix("sk-");
+        Ok(connection.context("a foreign credential")?.to_owned())
     }
 
     /// Sends a streaming request under a lease; its answer goes on.

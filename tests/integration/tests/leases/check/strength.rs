@@ -11,8 +11,10 @@ use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 
 use super::super::history::{Answer, Asked, History, LeaseName, Operation, Span};
-use super::{Rules, check};
+use super::{Kind, Rules, check, is_silenced, undisturbed};
 
+/// How long after a release has been answered a request is said to have been sent.
+const AFTER_RELEASE: Duration = Duration::from_millis(500);
 /// How often each kind of change is tried.
 const TRIES: u32 = 40;
 
@@ -47,11 +49,17 @@ pub(crate) enum Change {
     EarlyArrival,
     /// A request stayed for long.
     LongArrival,
+    /// A request that was served is said to have been denied.
+    DenyRequest,
+    /// A request that was served is said to have been cut.
+    CutRequest,
+    /// A request that was served is said to have been sent, and to have arrived, some time after its lease was given back.
+    SendAfterRelease,
 }
 
 impl Change {
     /// Every kind, and how many of a hundred must be found.
-    pub(crate) const ALL: [(Self, u32); 14] = [
+    pub(crate) const ALL: [(Self, u32); 17] = [
         (Self::DropRow, 95),
         (Self::DoubleRow, 95),
         (Self::ShiftRow, 60),
@@ -63,10 +71,23 @@ impl Change {
         (Self::DropRelease, 90),
         (Self::MoveArrival, 90),
         (Self::SwapLease, 90),
-        (Self::LateArrival, 90),
+        (Self::LateArrival, 80),
         (Self::EarlyArrival, 90),
         (Self::LongArrival, 90),
+        (Self::DenyRequest, 15),
+        (Self::CutRequest, 25),
+        (Self::SendAfterRelease, 90),
     ];
+
+    /// What it must be found as, where other rules would find it, too.
+    fn is_found_as(self, kind: Kind) -> bool {
+        match self {
+            Self::DenyRequest => kind == Kind::Lost,
+            Self::CutRequest => kind == Kind::CutEarly,
+            Self::SendAfterRelease => kind == Kind::SentAfterEnd,
+            _ => true,
+        }
+    }
 }
 
 /// How often a change was tried, and how often it was found.
@@ -92,9 +113,11 @@ pub(crate) fn strength(history: &History, rules: &Rules, seed: u64) -> Vec<Stren
         let (mut tried, mut found) = (0, 0);
         for _ in 0..TRIES {
             let mut changed = history.clone();
-            if apply(change, &mut changed, &mut random).is_some() {
+            if apply(change, &mut changed, rules, &mut random).is_some() {
                 tried += 1;
-                found += u32::from(!check(&changed, rules).is_empty());
+                let violations = check(&changed, rules);
+                let is_found = violations.iter().any(|it| change.is_found_as(it.kind));
+                found += u32::from(is_found);
             }
         }
         Strength {
@@ -108,7 +131,7 @@ pub(crate) fn strength(history: &History, rules: &Rules, seed: u64) -> Vec<Stren
 }
 
 /// `None` when there is nothing to be changed so.
-fn apply(change: Change, history: &mut History, random: &mut StdRng) -> Option<()> {
+fn apply(change: Change, history: &mut History, rules: &Rules, random: &mut StdRng) -> Option<()> {
     let seconds = Duration::from_secs(random.random_range(12..20));
     match change {
         Change::DropRow => {
@@ -224,8 +247,63 @@ fn apply(change: Change, history: &mut History, random: &mut StdRng) -> Option<(
             let arrival = pick(&mut history.arrivals, random, |_| true)?;
             arrival.span.until = arrival.span.until.saturating_add(seconds);
         }
+        Change::DenyRequest => served(history, rules, random)?.answer = Answer::Over,
+        Change::CutRequest => served(history, rules, random)?.answer = Answer::Cut,
+        Change::SendAfterRelease => {
+            let (request, arrival, from) = *released(history, rules).choose(random)?;
+            let request = history.operations.get_mut(request)?;
+            let arrival = history.arrivals.get_mut(arrival)?;
+            let by = from.saturating_sub(request.span.from);
+            request.span = later(request.span, by);
+            arrival.span = later(arrival.span, by);
+        }
     }
     Some(())
+}
+
+/// A request that was served and never without an answer of the authority.
+fn served<'a>(
+    history: &'a mut History,
+    rules: &Rules,
+    random: &mut StdRng,
+) -> Option<&'a mut Operation> {
+    let mut undisturbed = undisturbed(history, rules);
+    undisturbed.retain(|index| {
+        let request = history.operations.get(*index);
+        request.is_some_and(|request| request.answer == Answer::Served)
+    });
+    history.operations.get_mut(*undisturbed.choose(random)?)
+}
+
+/// Requests that were served, what they were at the upstream, and when they could have been sent after the release of
+/// their leases, had the authority been there to say so.
+fn released(history: &History, rules: &Rules) -> Vec<(usize, usize, Duration)> {
+    let mut released = Vec::new();
+    for (place, arrival) in history.arrivals.iter().enumerate() {
+        let LeaseName { owner, generation } = arrival.lease;
+        let is_sent = |request: &Operation| {
+            matches!(request.asked, Asked::Send { number, .. } if number == arrival.number)
+                && request.answer == Answer::Served
+        };
+        let release = history.operations.iter().find(|operation| {
+            operation.owner == owner
+                && operation.asked == Asked::Release { generation }
+                && operation.answer == Answer::Lease { generation }
+        });
+        let request = history.operations.iter().position(is_sent);
+        let (Some(release), Some(request)) = (release, request) else {
+            continue;
+        };
+        let from = release.span.until.saturating_add(AFTER_RELEASE);
+        let moved = history.operations.get(request).filter(|request| {
+            let by = from.saturating_sub(request.span.from);
+            !is_silenced(history, rules, request, later(request.span, by))
+        });
+        if moved.is_some_and(|request| request.span.from < from) {
+            released.push((request, place, from));
+        }
+    }
+    released
 }
 
 fn later(span: Span, by: Duration) -> Span {

@@ -100,7 +100,12 @@ impl Story {
         at: (u64, u64),
         answer: Answer,
     ) -> Self {
-        self.operation(owner, Asked::Send { generation, number }, at, answer)
+        let asked = Asked::Send {
+            generation,
+            number,
+            plane: 0,
+        };
+        self.operation(owner, asked, at, answer)
     }
 
     fn arrives(
@@ -214,11 +219,30 @@ const B: (u8, u64) = (2, 1);
     .acquire(1, (5_100, 5_110), Answer::Busy))]
 #[case::denied_in_the_last_part(story()
     .holds(A, (0, 10), "c").send(A, 1, (4_400, 4_600), Answer::Over))]
+#[case::denied_by_a_data_plane_that_counts_from_before_it_asked(story()
+    .holds(A, (0, 10), "c").send(A, 1, (4_300, 4_460), Answer::Over))]
 #[case::denied_with_the_authority_away(story()
     .holds(A, (0, 10), "c").fault(Fault::Restart, (100, 600)).send(A, 1, (900, 950), Answer::Over))]
 #[case::sent_by_a_grant_while_nobody_answered(story()
     .holds(A, (0, 10), "c").release(A, (100, 110), granted(1)).fault(Fault::Restart, (120, 300))
     .send(A, 1, (150, 400), Answer::Served).arrives(A, 1, (160, 390), "c"))]
+#[case::sent_by_a_grant_while_a_control_plane_stood_still(story()
+    .holds(A, (0, 10), "c").release(A, (100, 110), granted(1)).fault(Fault::Stop { replica: 0 }, (120, 300))
+    .send(A, 1, (150, 400), Answer::Served).arrives(A, 1, (160, 390), "c"))]
+#[case::sent_by_a_grant_at_the_end_of_its_horizon(story()
+    .holds(A, (0, 10), "c").release(A, (100, 110), granted(1)).fault(Fault::Restart, (120, 900))
+    .send(A, 1, (1_109, 1_150), Answer::Served).arrives(A, 1, (1_110, 1_140), "c"))]
+#[case::sent_while_the_machine_stood_still(story()
+    .holds(A, (0, 10), "c").release(A, (100, 110), granted(1)).asleep((120, 300))
+    .send(A, 1, (150, 400), Answer::Served).arrives(A, 1, (160, 390), "c"))]
+#[case::cut_with_the_authority_away(story()
+    .holds(A, (0, 10), "c").fault(Fault::Stop { replica: 1 }, (100, 600)).send(A, 1, (900, 950), Answer::Cut))]
+#[case::cut_by_a_data_plane_that_had_stood_still(story()
+    .holds(A, (0, 10), "c").fault(Fault::Pause { plane: 0 }, (100, 200)).send(A, 1, (20, 250), Answer::Cut))]
+#[case::cut_while_the_machine_stood_still(story()
+    .holds(A, (0, 10), "c").asleep((100, 300)).send(A, 1, (20, 250), Answer::Cut))]
+#[case::cut_when_its_lease_may_have_ended(story()
+    .holds(A, (0, 10), "c").send(A, 1, (4_000, 5_001), Answer::Cut))]
 #[case::it_moved_when_its_connection_cooled(story()
     .holds(A, (0, 10), "c1").fault(Fault::Cool { connection: 1 }, (50, 900)).row(A, (10, 60), "c1")
     .row(A, (60, 4_000), "c2").send(A, 1, (50, 100), Answer::Served).arrives(A, 1, (70, 90), "c2")
@@ -276,6 +300,32 @@ fn nothing_is_found_in(#[case] story: Story) {
 #[case::sent_after_it_was_denied(Kind::SentAfterEnd, story()
     .holds(A, (0, 10), "c").renew(A, (4_990, 5_001), Answer::Over)
     .send(A, 1, (5_002, 5_009), Answer::Served).arrives(A, 1, (5_003, 5_008), "c"))]
+#[case::sent_after_its_release_with_another_data_plane_paused(Kind::SentAfterEnd, story()
+    .holds(A, (0, 10), "c").release(A, (100, 110), granted(1)).fault(Fault::Pause { plane: 1 }, (120, 900))
+    .send(A, 1, (150, 400), Answer::Served).arrives(A, 1, (160, 390), "c"))]
+#[case::sent_after_the_authority_had_recovered(Kind::SentAfterEnd, story()
+    .holds(A, (0, 10), "c").release(A, (500, 510), granted(1)).fault(Fault::Stop { replica: 0 }, (20, 130))
+    .send(A, 1, (530, 600), Answer::Served).arrives(A, 1, (531, 590), "c"))]
+#[case::it_arrived_before_the_authority_was_away(Kind::SentAfterEnd, story()
+    .holds(A, (0, 10), "c").release(A, (100, 110), granted(1))
+    .send(A, 1, (150, 400), Answer::Served).arrives(A, 1, (160, 390), "c").fault(Fault::Restart, (160, 300)))]
+#[case::sent_beyond_every_horizon(Kind::SentAfterEnd, story()
+    .holds(A, (0, 10), "c").release(A, (100, 110), granted(1)).fault(Fault::Restart, (120, 1_200))
+    .send(A, 1, (1_110, 1_150), Answer::Served).arrives(A, 1, (1_115, 1_140), "c"))]
+#[case::cut_though_it_held(Kind::CutEarly, story()
+    .holds(A, (0, 10), "c").send(A, 1, (20, 500), Answer::Cut).arrives(A, 1, (25, 500), "c").aborted())]
+#[case::cut_with_another_data_plane_paused(Kind::CutEarly, story()
+    .holds(A, (0, 10), "c").fault(Fault::Pause { plane: 1 }, (20, 500)).send(A, 1, (20, 500), Answer::Cut))]
+#[case::cut_after_the_authority_had_recovered(Kind::CutEarly, story()
+    .holds(A, (0, 10), "c").fault(Fault::Stop { replica: 0 }, (20, 100)).send(A, 1, (501, 600), Answer::Cut))]
+#[case::after_the_drain_with_a_control_plane_stopped(Kind::NotCut, story()
+    .holds(A, (0, 10), "c").arrives(A, 1, (25, 1_411), "c").aborted().release(A, (100, 110), granted(1))
+    .fault(Fault::Stop { replica: 0 }, (120, 1_400)))]
+#[case::beside_it_with_a_control_plane_stopped(Kind::BesideHolder, story()
+    .holds(A, (0, 10), "c").arrives(A, 1, (25, 900), "c").release(A, (100, 110), granted(1))
+    .fault(Fault::Stop { replica: 0 }, (30, 800)).holds(B, (200, 210), "c"))]
+#[case::a_request_is_denied_with_another_data_plane_paused(Kind::Lost, story()
+    .holds(A, (0, 10), "c").fault(Fault::Pause { plane: 1 }, (3_900, 4_350)).send(A, 1, (4_300, 4_390), Answer::Over))]
 #[case::after_the_drain(Kind::NotCut, story()
     .holds(A, (0, 10), "c").arrives(A, 1, (25, 1_411), "c").aborted().release(A, (100, 110), granted(1)))]
 #[case::cut_late_though_the_upstream_ran(Kind::NotCut, story()
@@ -308,7 +358,7 @@ fn nothing_is_found_in(#[case] story: Story) {
 #[case::a_status_is_denied(Kind::Lost, story()
     .holds(A, (0, 10), "c").status(A, (4_980, 4_999), Answer::Over))]
 #[case::a_request_is_denied(Kind::Lost, story()
-    .holds(A, (0, 10), "c").send(A, 1, (4_000, 4_400), Answer::Over))]
+    .holds(A, (0, 10), "c").send(A, 1, (4_300, 4_390), Answer::Over))]
 #[case::an_acquire_finds_all_taken(Kind::Lost, story()
     .holds(A, (0, 10), "c").acquire(1, (100, 110), Answer::Busy))]
 #[case::an_acquire_gives_another(Kind::Lost, story()

@@ -21,5 +21,5 @@ export TIDEGATE_HELM_DIR="$tools"
 export TIDEGATE_BIN_DIR="${TIDEGATE_BIN_DIR:-$target/debug}"
 export PYTHONDONTWRITEBYTECODE=1
 cd "$here"
-# Half of the time is one helm at a time. File by file, since tests of one share what they render.
-exec "$tools/venv/bin/python" -m pytest -p no:cacheprovider --numprocesses=2 --dist=loadfile "$@"
+# Half of the time is one helm at a time. File by file, since tests of one share what they render. What was left out is told.
+exec "$tools/venv/bin/python" -m pytest -p no:cacheprovider -rfEs --numprocesses=2 --dist=loadfile "$@"

@@ -1,5 +1,6 @@
 //! Tables for people, JSON and YAML for programs: one list of rows, three forms.
 
+use std::ffi::OsStr;
 use std::io::{IsTerminal as _, Write as _};
 
 use serde_json::{Map, Value, json};
@@ -162,11 +163,21 @@ pub(crate) enum Colours {
 }
 
 impl Colours {
-    /// For terminals only, and never against the wish of <https://no-color.org>.
+    /// Those of standard output.
     pub(crate) fn of_stdout() -> Self {
-        let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
-        if unwanted || is_dumb || !std::io::stdout().is_terminal() {
+        Self::of(
+            std::env::var_os("NO_COLOR").as_deref(),
+            std::env::var_os("TERM").as_deref(),
+            std::io::stdout().is_terminal(),
+        )
+    }
+
+    /// For terminals that know colours only, and never against the wish of <https://no-color.org>: a variable `NO_COLOR`
+    /// that is set and not empty, whatever it says.
+    fn of(no_color: Option<&OsStr>, term: Option<&OsStr>, is_terminal: bool) -> Self {
+        let unwanted = no_color.is_some_and(|value| !value.is_empty());
+        let is_dumb = term.is_none_or(|term| term == "dumb");
+        if unwanted || is_dumb || !is_terminal {
             Self::Off
         } else {
             Self::On
@@ -340,7 +351,27 @@ fn camel_case(column: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
+
     use super::*;
+
+    #[rstest]
+    #[case::a_terminal(None, Some("xterm-256color"), true, Colours::On)]
+    #[case::nothing_is_wished(Some(""), Some("xterm"), true, Colours::On)]
+    #[case::none_are_wished(Some("1"), Some("xterm"), true, Colours::Off)]
+    #[case::whatever_the_wish_says(Some("0"), Some("xterm"), true, Colours::Off)]
+    #[case::a_pipe(None, Some("xterm"), false, Colours::Off)]
+    #[case::a_terminal_that_knows_none(None, Some("dumb"), true, Colours::Off)]
+    #[case::no_kind_of_terminal(None, None, true, Colours::Off)]
+    fn colours_are_for_terminals_and_never_against_a_wish(
+        #[case] no_color: Option<&str>,
+        #[case] term: Option<&str>,
+        #[case] is_terminal: bool,
+        #[case] expected: Colours,
+    ) {
+        let found = Colours::of(no_color.map(OsStr::new), term.map(OsStr::new), is_terminal);
+        assert_eq!(found, expected);
+    }
 
     fn listing() -> Listing {
         let mut listing = Listing::new(&["id", "retry after", "models"]);

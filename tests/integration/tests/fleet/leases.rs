@@ -307,6 +307,52 @@ async fn a_stream_goes_on_beyond_its_horizon_while_its_lease_holds() -> Result<(
 }
 
 #[tokio::test]
+async fn an_operator_sees_a_lease_and_ends_it() -> Result<()> {
+    let world = world("").await?;
+    let (session, other) = (Session::new('A'), Session::new('B'));
+    let generation = session.acquired(&world).await?;
+    let listed = world.fleet.ctl_json(1, &["lease", "list"]).await?;
+    assert_eq!(listed[0]["connection"], "one-a", "{listed}");
+    assert_eq!(listed[0]["key"], "session", "{listed}");
+    assert_eq!(listed[0]["generation"], generation, "{listed}");
+    assert_eq!(listed[1], Value::Null, "{listed}");
+    assert!(!listed.to_string().contains(&session.owner), "{listed}");
+    let of_two = ["lease", "list", "--provider", "two"];
+    assert_eq!(world.fleet.ctl_json(1, &of_two).await?, json!([]));
+
+    // One of another generation is left alone.
+    let later = (generation + 1).to_string();
+    let end_later = ["lease", "end", "one-a", "--generation", &later];
+    let nothing = world.fleet.ctl(1, &end_later).await?;
+    assert!(nothing.status.success(), "{nothing:?}");
+    assert!(nothing.stdout.contains("no such lease"), "{nothing:?}");
+    let renewed = session.act(&world, 0, "renew", generation).await?;
+    ensure!(renewed.status == 200, "{renewed:?}");
+
+    let ended = world.fleet.ctl(1, &["lease", "end", "one-a"]).await?;
+    assert!(ended.status.success(), "{ended:?}");
+    let told = format!("ended: one-a of key session, generation {generation}");
+    assert!(ended.stdout.contains(&told), "{ended:?}");
+    let stale = session.act(&world, 0, "renew", generation).await?;
+    assert_eq!(code(&stale), (409, "LEASE_FENCE_STALE".to_owned()));
+    let fenced = session.chat(&world, 0, generation).await?;
+    assert_eq!(code(&fenced), (409, "LEASE_REQUIRED".to_owned()));
+    assert_eq!(world.one.log().count(&Selector::any()), 0);
+    let listed = world.fleet.ctl_json(0, &["lease", "list"]).await?;
+    assert_eq!(listed, json!([]));
+    let again = ["lease", "end", "one-a"];
+    let again = world.fleet.ctl_json(0, &again).await?;
+    assert_eq!(again, json!({"ended": false}));
+
+    // Who did it is written down, and the connection is free.
+    let operations = ["get", "events", "--kind", "operation"];
+    let operations = world.fleet.ctl_json(0, &operations).await?;
+    let told = format!("lease of connection one-a ended, generation {generation}");
+    assert!(operations.to_string().contains(&told), "{operations}");
+    granted_within(&world, &other, LIMIT).await
+}
+
+#[tokio::test]
 async fn a_client_that_leaves_frees_the_connection_at_once() -> Result<()> {
     let world = world("horizonMs: 300000").await?;
     let (session, other) = (Session::new('A'), Session::new('B'));

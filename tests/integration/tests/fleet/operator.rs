@@ -1,13 +1,21 @@
-//! A new operator with nothing but `tidegatectl`: finds why a model is not served, re-enables it, resets a breaker, bans and
-//! unbans a connection, changes a threshold and sees the event.
+//! A new operator with nothing but the README and `tidegatectl --help`: finds why a model is not served, re-enables it, resets
+//! a breaker, bans and unbans a connection, changes a threshold and sees the event.
+
+mod manual;
+mod newcomer;
 
 use anyhow::{Context as _, Result, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tidegate_integration::{LIMIT, World, chat};
-use tidegate_test_support::upstream::{Mode, Selector};
+use tidegate_test_support::upstream::{Gate, Mode, Selector};
 use tidegate_test_support::{
     ADMIN_TOKEN, Process, ProcessBuilder, ScratchDir, bin_dir, eventually,
 };
+
+use crate::permits::{held_at, one_a, reaches, send, with_cap};
+use crate::rotation::patient;
+
+use newcomer::Newcomer;
 
 /// What `tidegatectl` prints for people.
 async fn said(world: &World, arguments: &[&str]) -> Result<String> {
@@ -20,79 +28,101 @@ async fn said(world: &World, arguments: &[&str]) -> Result<String> {
     Ok(finished.stdout)
 }
 
-/// A `tidegatectl` that runs on.
-fn watching(world: &World, arguments: &[&str]) -> Result<Process> {
-    let replica = world.fleet.control_planes.get(1).context("a replica")?;
-    ProcessBuilder::program("tidegatectl", bin_dir()?.join("tidegatectl"))
-        .args(arguments)
-        .env("TIDEGATE_CONTROL_PLANE", format!("http://{}", replica.grpc))
-        .env("TIDEGATE_ADMIN_TOKEN", ADMIN_TOKEN)
-        .start()
-}
-
 fn printed(process: &Process) -> Result<String> {
     Ok(std::fs::read_to_string(process.dir().join("stdout.log"))?)
 }
 
+/// A fleet in which provider one has a quota for each model.
+async fn world() -> Result<World> {
+    let world = World::start().await?;
+    let document = world
+        .document()
+        .replace("{id: one, ", "{id: one, perModelQuota: true, ");
+    world.fleet.apply(&document).await?;
+    Ok(world)
+}
+
 #[tokio::test]
 async fn a_new_operator_finds_mends_bans_and_changes_what_they_want() -> Result<()> {
-    let world = World::start().await?;
+    let world = world().await?;
+    let newcomer = Newcomer::of(&world);
     let plane = world.data_plane(0)?;
 
-    // Why is the model not served?
+    // Why is the model not served? Its account cools.
     world.two.set_default(Mode::status(429));
     assert_ne!(chat(plane, "two/m").await?.status, 200);
     world.two.set_default(Mode::Ok);
     eventually(LIMIT, "the reason is told", || async {
-        let explained = said(&world, &["explain", "two/m"]).await.ok()?;
+        let explained = newcomer.reads(&["explain", "two/m"]).await.ok()?;
         (explained.contains("reject") && explained.contains("two-a")).then_some(())
     })
     .await?;
-    let cooling = said(&world, &["get", "cooldowns", "two-a"]).await?;
+    let cooling = newcomer.reads(&["get", "cooldowns", "two-a"]).await?;
     assert!(cooling.contains("two-a"), "{cooling}");
-    let told = world
-        .fleet
-        .ctl_json(0, &["describe", "connection", "two-a"])
-        .await?;
+    let told = newcomer.finds(&["describe", "connection", "two-a"]).await?;
     assert_eq!(told["configured"]["provider"], "two");
     assert_eq!(told["status"][0]["state"], "unavailable", "{told}");
     assert!(!told["cooldowns"].as_array().context("a list")?.is_empty());
 
     // It is well again.
-    said(&world, &["reset", "--connection", "two-a"]).await?;
+    newcomer.reads(&["reset", "--connection", "two-a"]).await?;
     served(&world, "two/m").await?;
 
+    // Another one is not served because it is locked on both accounts, of which nothing else is excluded.
+    world.one.set_default(Mode::status(429));
+    assert_ne!(chat(plane, "one/m").await?.status, 200);
+    world.one.set_default(Mode::Ok);
+    eventually(LIMIT, "the reason is told", || async {
+        let explained = newcomer.reads(&["explain", "one/m"]).await.ok()?;
+        (explained.contains("reject") && explained.contains("model_lockout")).then_some(())
+    })
+    .await?;
+    let locked = newcomer
+        .finds(&["get", "lockouts", "--provider", "one"])
+        .await?;
+    let locked = locked.as_array().context("a list")?;
+    let accounts: Vec<_> = locked.iter().map(|lock| &lock["connection"]).collect();
+    assert_eq!(locked.len(), 2, "{locked:?}");
+    assert!(accounts.contains(&&json!("one-a")) && accounts.contains(&&json!("one-b")));
+    assert!(locked.iter().all(|lock| lock["model"] == "m"), "{locked:?}");
+    let cooling = newcomer.finds(&["get", "cooldowns", "one-a"]).await?;
+    assert_eq!(cooling, json!([]));
+    assert_ne!(chat(plane, "one/m").await?.status, 200);
+    let reset = ["reset", "lockouts", "--provider", "one", "--model", "m"];
+    let reset = newcomer.reads(&reset).await?;
+    assert!(reset.contains("reset: 2"), "{reset}");
+    served(&world, "one/m").await?;
+
     // A threshold is changed, and the change is seen as it happens.
-    let watch = watching(
-        &world,
-        &["watch", "--kind", "configuration", "--count", "1"],
-    )?;
+    let effective = newcomer.reads(&["settings", "get", "--effective"]).await?;
+    let watch = newcomer.watches(&["watch", "--kind", "configuration", "--count", "1"])?;
     eventually(LIMIT, "the watch has begun", || async {
         printed(&watch).ok()?.contains("watching").then_some(())
     })
     .await?;
-    said(
-        &world,
-        &[
-            "settings",
-            "set",
-            "providerBreaker.apikey.failureThreshold=2",
-            "providerBreaker.apikey.degradationThreshold=1",
-            "connectionCooldown.apikey.baseCooldownMs=0",
-            "modelLockout.enabled=false",
-            "--author",
-            "newcomer",
-        ],
-    )
-    .await?;
+    let changes = [
+        "providerBreaker.apikey.failureThreshold=2",
+        "providerBreaker.apikey.degradationThreshold=1",
+        "connectionCooldown.apikey.baseCooldownMs=0",
+        "modelLockout.enabled=false",
+    ];
+    for change in changes {
+        let setting = change.split('=').next().context("a name")?;
+        assert!(effective.contains(setting), "{setting} in {effective}");
+    }
+    let set = [
+        ["settings", "set"].as_slice(),
+        &changes,
+        &["--author", "newcomer"],
+    ]
+    .concat();
+    newcomer.reads(&set).await?;
     ensure!(watch.wait(LIMIT).await?.success(), "{}", printed(&watch)?);
     let seen = printed(&watch)?;
     assert!(seen.contains("failureThreshold: 3 -> 2"), "{seen}");
     assert!(seen.contains("by admin newcomer"), "{seen}");
-    let listed = world
-        .fleet
-        .ctl_json(0, &["get", "events", "--kind", "configuration"])
-        .await?;
+    let events = ["get", "events", "--kind", "configuration"];
+    let listed = newcomer.finds(&events).await?;
     let newest = listed[0]["change"].as_str().context("a change")?;
     assert!(newest.contains("failureThreshold: 3 -> 2"), "{listed}");
 
@@ -100,20 +130,22 @@ async fn a_new_operator_finds_mends_bans_and_changes_what_they_want() -> Result<
     world.two.set_default(Mode::status(500));
     eventually(LIMIT, "the breaker opens", || async {
         chat(plane, "two/m").await.ok()?;
-        let breaker = breaker(&world).await.ok()?;
+        let breaker = breaker(&newcomer).await.ok()?;
         (breaker["state"] == "OPEN").then_some(())
     })
     .await?;
     world.two.set_default(Mode::Ok);
-    said(&world, &["reset", "breakers", "--provider", "two"]).await?;
+    newcomer
+        .reads(&["reset", "breakers", "--provider", "two"])
+        .await?;
     eventually(LIMIT, "the breaker closes", || async {
-        (breaker(&world).await.ok()?["state"] == "CLOSED").then_some(())
+        (breaker(&newcomer).await.ok()?["state"] == "CLOSED").then_some(())
     })
     .await?;
     served(&world, "two/m").await?;
 
     // A connection is banned: nothing is sent on it. Then it is used again.
-    let banned = said(&world, &["ban", "one-a"]).await?;
+    let banned = newcomer.reads(&["ban", "one-a"]).await?;
     assert!(banned.contains("enabled: unset -> false"), "{banned}");
     let of_a = Selector::any().credential("sk-one-a");
     for replica in 0..2 {
@@ -129,16 +161,16 @@ async fn a_new_operator_finds_mends_bans_and_changes_what_they_want() -> Result<
         assert_eq!(chat(plane, "one/m").await?.status, 200);
     }
     assert_eq!(world.one.log().count(&of_a), before);
-    said(&world, &["unban", "one-a"]).await?;
+    newcomer.reads(&["unban", "one-a"]).await?;
     uses(&world, "one-a").await?;
 
     // Of one connection all is found, however much happened elsewhere since.
     let own = ["get", "transitions", "two-a", "--limit", "1"];
-    let own = world.fleet.ctl_json(0, &own).await?;
+    let own = newcomer.finds(&own).await?;
     assert_eq!(own[0]["connection"], "two-a", "{own}");
 
     // The whole story is there to be read.
-    let story = said(&world, &["get", "events", "-o", "wide"]).await?;
+    let story = newcomer.reads(&["get", "events", "-o", "wide"]).await?;
     for part in [
         "breaker",
         "configuration",
@@ -147,6 +179,7 @@ async fn a_new_operator_finds_mends_bans_and_changes_what_they_want() -> Result<
     ] {
         assert!(story.contains(part), "{part} in {story}");
     }
+    newcomer.needed_no_more_than_readme_and_help().await?;
 
     // What is gone is still known to history, also where it has nothing of what is asked for.
     said(&world, &["delete", "connection", "two-a"]).await?;
@@ -158,8 +191,8 @@ async fn a_new_operator_finds_mends_bans_and_changes_what_they_want() -> Result<
     Ok(())
 }
 
-async fn breaker(world: &World) -> Result<Value> {
-    let listed = world.fleet.ctl_json(1, &["get", "breakers", "two"]).await?;
+async fn breaker(newcomer: &Newcomer<'_>) -> Result<Value> {
+    let listed = newcomer.finds_at(1, &["get", "breakers", "two"]).await?;
     Ok(listed[0].clone())
 }
 
@@ -181,6 +214,80 @@ async fn uses(world: &World, connection: &str) -> Result<()> {
         (last == credential).then_some(())
     })
     .await
+}
+
+#[tokio::test]
+async fn permits_are_forgotten_by_hand_and_all_forms_of_an_answer_say_the_same() -> Result<()> {
+    let fleet = World::start_with(patient()).await?;
+    let world = with_cap(fleet, 1, "priority", "queueDepth: 0").await?;
+    let gate = Gate::new();
+    world.one.set(one_a(), held_at(&gate));
+    let first = send(&world, 0, "only")?;
+    reaches(&world, 1).await?;
+    let listed = world.fleet.ctl_json(1, &["permit", "list"]).await?;
+    assert_eq!(listed[0]["connection"], "one-a", "{listed}");
+    assert_eq!(listed[0]["limit"], 1, "{listed}");
+    assert_eq!(listed[0]["held"], 1, "{listed}");
+    let of_two = ["permit", "list", "--provider", "two"];
+    assert_eq!(world.fleet.ctl_json(1, &of_two).await?, json!([]));
+    let full = chat(world.data_plane(1)?, "also").await?;
+    assert_eq!(full.status, 429, "{full:?}");
+
+    // Forgotten, the place is free while the request that had it runs on; a renewal of its permit does not come between,
+    // since it is due after longer than this takes.
+    let cleared = said(&world, &["permit", "clear", "one-a"]).await?;
+    assert_eq!(cleared, "cleared: 1\n");
+    let second = send(&world, 1, "also")?;
+    reaches(&world, 2).await?;
+    assert_eq!(world.one.log().most_at_once(&one_a()), 2);
+    gate.open();
+    for sent in [first, second] {
+        assert_eq!(sent.answer().await?.status, 200);
+    }
+    let operations = ["get", "events", "--kind", "operation"];
+    let operations = world.fleet.ctl_json(0, &operations).await?;
+    let told = "permits of connection one-a forgotten, 1 were out";
+    assert!(operations.to_string().contains(told), "{operations}");
+
+    // How a provider is configured, how it stands, what happened to it.
+    let told = world
+        .fleet
+        .ctl_json(0, &["describe", "provider", "one"])
+        .await?;
+    assert_eq!(told["configured"]["id"], "one", "{told}");
+    assert_eq!(
+        told["configured"]["baseUrl"],
+        world.one.base_url(),
+        "{told}"
+    );
+    assert_eq!(told["breaker"][0]["state"], "CLOSED", "{told}");
+    let connections = told["connections"].as_array().context("a list")?;
+    let ids: Vec<_> = connections.iter().map(|it| &it["id"]).collect();
+    assert_eq!(ids, ["one-a", "one-b"], "{told}");
+    assert_eq!(connections[1]["state"], "disabled", "{told}");
+    assert_eq!(told["cooldowns"], json!([]), "{told}");
+    assert_eq!(told["lockouts"], json!([]), "{told}");
+    let unknown = world.fleet.ctl(0, &["describe", "provider", "no"]).await?;
+    assert_eq!(unknown.status.code(), Some(65), "{unknown:?}");
+
+    for asked in [
+        ["describe", "provider", "one"].as_slice(),
+        &["describe", "combo", "main"],
+        &["get", "providers"],
+        &["get", "connections"],
+        &["get", "keys"],
+        &["get", "events"],
+        &["settings", "get", "--effective"],
+        &["explain", "main"],
+    ] {
+        let json = world.fleet.ctl_json(0, asked).await?;
+        let yaml = said(&world, &[asked, &["-o", "yaml"]].concat()).await?;
+        let read: Value = serde_saphyr::from_str(&yaml).with_context(|| yaml.clone())?;
+        assert_eq!(read, json, "{asked:?}");
+        // And it is no JSON, which is YAML as well.
+        assert!(serde_json::from_str::<Value>(&yaml).is_err(), "{yaml}");
+    }
+    Ok(())
 }
 
 #[tokio::test]

@@ -88,9 +88,27 @@ def user(stage: Stage) -> str:
     return text
 
 
-def is_variable_of(help_text: str, name: str) -> bool:
-    """A flag stands for the variable, by what the program tells of itself. Values of secrets are not shown."""
-    return re.search(rf"\[env: {name}[=\]]", help_text) is not None
+# What the OpenTelemetry specification calls its settings: `docs/operations/telemetry.md` lists those that are read.
+OPENTELEMETRY = {
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_HEADERS",
+    "OTEL_TRACES_SAMPLER",
+    "OTEL_TRACES_SAMPLER_ARG",
+}
+# Variables that pods are given and that stand for no flag.
+WITHOUT_FLAG = {
+    "tidegate": OPENTELEMETRY | {"REQUIRE_API_KEY"},
+    "tidegate-control-plane": OPENTELEMETRY,
+    "tidegate-data-plane": OPENTELEMETRY,
+    "tidegatectl": {"TIDEGATE_ADMIN_TOKEN"},
+}
+
+
+def is_variable_of(program: str, help_text: str, name: str) -> bool:
+    """A flag stands for the variable, by what the program tells of itself, or it is one of the few without. That the name
+    is somewhere in the program would say little: the beginning of every name is."""
+    # Lines end at some width. Values of secrets are not shown.
+    return re.search(rf"\[env:\s+{name}[=\]]", help_text) is not None or name in WITHOUT_FLAG[program]
 
 
 def command_in(tree: Path, stage: Stage, args: list[str]) -> list[str]:

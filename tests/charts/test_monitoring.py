@@ -47,5 +47,10 @@ def test_every_panel_can_be_drawn():
             # What Grafana puts in by itself.
             promql_parser.parse(target["expr"].replace("$__rate_interval", "1m"))
             assert target["datasource"]["uid"] == "${datasource}"
+            # As above: a legend of a label that was summed away is empty.
+            grouped = re.findall(r"by \(([^)]*)\)", target["expr"])
+            for label in re.findall(r"\{\{(\w+)\}\}", target.get("legendFormat", "")):
+                kept = any(label in re.split(r",\s*", labels) for labels in grouped)
+                assert kept if grouped or "sum(" in target["expr"] else label in ("instance", "job"), target
         for page in re.findall(r"docs/[\w/.-]+\.md", panel.get("description", "")):
             assert (ROOT / page).exists(), page

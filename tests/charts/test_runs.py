@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from chart import SETS, binary_of, containers, environment, files, pods, rendered
-from image import command_in, is_variable_of, stages, tool
+from chart import ROOT, SETS, binary_of, containers, environment, files, pods, rendered
+from image import WITHOUT_FLAG, command_in, is_variable_of, stages, tool
 
 each_set = pytest.mark.parametrize("name", SETS)
 
@@ -88,19 +89,34 @@ def test_every_variable_means_something_to_who_gets_it(trees, name):
         binary = binary_of(one)
         commands = [arg for arg in one["args"] if not arg.startswith("-")]
         known = help_of(trees, binary, *commands[:1])
-        raw = (trees[binary] / f"usr/local/bin/{binary}").read_bytes()
         for variable in one.get("env", []):
-            # Not every variable stands for a flag: then its name is at least in the program.
-            name = variable["name"]
-            assert is_variable_of(known, name) or name.encode() in raw, (owner, name)
+            assert is_variable_of(binary, known, variable["name"]), (owner, variable["name"])
 
 
-def test_a_variable_and_a_flag_that_mean_nothing_would_be_found(trees):
-    known = help_of(trees, "tidegate-data-plane")
-    assert is_variable_of(known, "TIDEGATE_LISTEN") and not is_variable_of(known, "TIDEGATE_LISTE")
-    assert is_variable_of(known, "TIDEGATE_DATA_PLANE_TOKEN")
-    raw = (trees["tidegate-data-plane"] / "usr/local/bin/tidegate-data-plane").read_bytes()
-    assert b"TIDEGATE_LISTENS" not in raw
+def test_a_variable_that_means_nothing_would_be_found(trees):
+    program = "tidegate-data-plane"
+    known = help_of(trees, program)
+    # The last two are told of where a line ends.
+    for name in ("TIDEGATE_LISTEN", "TIDEGATE_DATA_PLANE_TOKEN", "TIDEGATE_DECIDE_LIMIT", "SSE_HEARTBEAT_INTERVAL_MS"):
+        assert is_variable_of(program, known, name)
+        for wrong in (name[:-1], name[1:], f"{name}S"):
+            assert not is_variable_of(program, known, wrong), wrong
+
+
+def test_variables_without_a_flag_are_told_of_and_read(trees):
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy/standalone").rglob("*.yaml")]
+    words = {word for page in pages for word in re.findall(r"[A-Z][A-Z0-9_]+", page.read_text())}
+    for program, names in WITHOUT_FLAG.items():
+        assert names <= words, (program, names - words)
+        raw = (trees[program] / f"usr/local/bin/{program}").read_bytes()
+        assert all(name.encode() in raw for name in names), program
+        # Whoever stands for a flag by now needs no place in the list.
+        commands = [[], ["run"]] if program == "tidegate" else [[]]
+        known = "".join(help_of(trees, program, *command) for command in commands)
+        assert not [name for name in names if re.search(rf"\[env:\s+{name}[=\]]", known)], program
+
+
+def test_a_flag_that_means_nothing_would_be_found(trees):
     args = ["--validate", "--control-plane=http://x:1", "--listens=127.0.0.1:1"]
     done = subprocess.run(
         command_in(trees["tidegate-data-plane"], stages()["tidegate-data-plane"], args), capture_output=True, env={}

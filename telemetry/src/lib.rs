@@ -11,6 +11,7 @@
 
 mod context;
 mod export;
+mod families;
 mod logs;
 mod queue;
 mod sampling;
@@ -20,6 +21,7 @@ mod spans;
 mod written;
 
 pub use context::TraceContext;
+pub use families::FamilyRegistry;
 pub use logs::{LogOutput, check_filter, start_logging};
 pub use opentelemetry::trace::SpanKind;
 pub use queue::SpanMetrics;

@@ -13,6 +13,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 use tokio::sync::Notify;
 
+use crate::families::FamilyRegistry;
+
 /// Why a span did not reach the collector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Lost {
@@ -68,12 +70,13 @@ impl Default for SpanMetrics {
 impl SpanMetrics {
     /// Names them, under whatever prefix `registry` has.
     pub fn name_in(&self, registry: &mut Registry) {
-        registry.register(
+        let mut families = FamilyRegistry::of(registry);
+        families.register(
             "spans_exported",
             "Spans that the collector of traces took",
             self.exported.clone(),
         );
-        registry.register(
+        families.register(
             "spans_dropped",
             "Spans that did not reach the collector of traces, by reason",
             self.lost.clone(),

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicU64;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use tidegate_telemetry::FamilyRegistry;
 
 macro_rules! metrics {
     ($($(#[doc = $help:literal])+ $name:ident: $kind:ty = $wire:literal;)*) => {
@@ -17,7 +18,8 @@ macro_rules! metrics {
         impl ClientMetrics {
             /// Registers everything. Names carry no prefix: give a sub-registry with `tidegate_dp`.
             pub fn register(&self, registry: &mut Registry) {
-                $(registry.register($wire, concat!($($help),+).trim(), self.$name.clone());)*
+                let mut families = FamilyRegistry::of(registry);
+                $(families.register($wire, concat!($($help),+).trim(), self.$name.clone());)*
             }
         }
     };

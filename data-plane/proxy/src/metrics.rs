@@ -34,6 +34,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use tidegate_core::lease::Action;
 use tidegate_core::outcome::Outcome;
+use tidegate_telemetry::FamilyRegistry;
 
 use crate::endpoint::Endpoint;
 pub(crate) use gen_ai::GenAiMetrics;
@@ -395,9 +396,10 @@ impl Metrics {
             recovery: RecoveryMetrics::default(),
         };
         metrics.begin_at_zero();
-        metrics.name_in(registry.sub_registry_with_prefix("tidegate_dp"));
+        let mut families = FamilyRegistry::of(registry);
+        metrics.name_in(&mut families.with_prefix("tidegate_dp"));
         // Their names are not ours.
-        metrics.gen_ai.name_in(registry);
+        metrics.gen_ai.name_in(&mut families);
         metrics
     }
 
@@ -445,7 +447,7 @@ impl Metrics {
         }
     }
 
-    fn name_in(&self, registry: &mut Registry) {
+    fn name_in(&self, registry: &mut FamilyRegistry<'_>) {
         self.tokens.name_in(registry);
         registry.register(
             "requests",

@@ -6,7 +6,7 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
+use tidegate_telemetry::FamilyRegistry;
 
 use crate::access::Denied;
 
@@ -42,7 +42,7 @@ pub(crate) struct AdminMetrics {
 }
 
 impl AdminMetrics {
-    pub(super) fn register(&self, registry: &mut Registry) {
+    pub(super) fn register(&self, registry: &mut FamilyRegistry<'_>) {
         registry.register(
             "denied_calls",
             "Calls refused for want of a token",

@@ -4,8 +4,8 @@ use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEn
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
 use tidegate_core::telemetry::aggregate::{Aggregate, Kind, Refused};
+use tidegate_telemetry::FamilyRegistry;
 
 use super::metrics::gauge_value;
 
@@ -62,7 +62,7 @@ pub(crate) struct FleetMetrics {
 }
 
 impl FleetMetrics {
-    pub(super) fn register(&self, registry: &mut Registry) {
+    pub(super) fn register(&self, registry: &mut FamilyRegistry<'_>) {
         registry.register(
             "telemetry_refused",
             "Entries of telemetry that there was no room for",

@@ -6,8 +6,9 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::Unit;
 use tidegate_core::lease::LeaseError;
+use tidegate_telemetry::FamilyRegistry;
 
 labels! {
     /// What is asked about leases.
@@ -141,7 +142,7 @@ fn buckets() -> Histogram {
 }
 
 impl LeaseCallMetrics {
-    pub(super) fn register(&self, registry: &mut Registry) {
+    pub(super) fn register(&self, registry: &mut FamilyRegistry<'_>) {
         let help = "What was asked about leases, and answered";
         registry.register("lease_calls", help, self.calls.clone());
         registry.register_with_unit(

@@ -4,7 +4,7 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
+use tidegate_telemetry::FamilyRegistry;
 
 use super::metrics::gauge_value;
 
@@ -49,7 +49,7 @@ pub(crate) struct LeaseMetrics {
 }
 
 impl LeaseMetrics {
-    pub(super) fn register(&self, registry: &mut Registry) {
+    pub(super) fn register(&self, registry: &mut FamilyRegistry<'_>) {
         let help = "Leases that hold, when this replica last looked";
         registry.register("leases_live", help, self.live.clone());
         let help = "Leases and their ends that were shown, by where";

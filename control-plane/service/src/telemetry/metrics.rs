@@ -13,6 +13,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 use tidegate_store::durable::DurableStore;
+use tidegate_telemetry::FamilyRegistry;
 
 use super::admin_metrics::AdminMetrics;
 use super::fleet_metrics::FleetMetrics;
@@ -150,6 +151,7 @@ impl Metrics {
     fn register(&self) {
         let mut registry = self.registry.write();
         let registry = registry.sub_registry_with_prefix(PREFIX);
+        let registry = &mut FamilyRegistry::of(registry);
         registry.register("decisions", "Decisions answered", self.decisions.clone());
         registry.register_with_unit(
             "decision_duration",

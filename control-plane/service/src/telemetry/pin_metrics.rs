@@ -4,7 +4,7 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
+use tidegate_telemetry::FamilyRegistry;
 
 use super::metrics::gauge_value;
 
@@ -68,7 +68,7 @@ pub(crate) struct PinMetrics {
 }
 
 impl PinMetrics {
-    pub(super) fn register(&self, registry: &mut Registry) {
+    pub(super) fn register(&self, registry: &mut FamilyRegistry<'_>) {
         registry.register(
             "pins",
             "What happened to pins of sessions",

@@ -4,7 +4,7 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
+use tidegate_telemetry::FamilyRegistry;
 
 use super::metrics::gauge_value;
 
@@ -66,7 +66,7 @@ pub(crate) struct QuotaMetrics {
 }
 
 impl QuotaMetrics {
-    pub(super) fn register(&self, registry: &mut Registry) {
+    pub(super) fn register(&self, registry: &mut FamilyRegistry<'_>) {
         let help = "Polls of quota endpoints by how they ended";
         registry.register("quota_polls", help, self.polls.clone());
         let help = "Polls of quota endpoints that are due and have no room";

@@ -4,8 +4,8 @@ use http::StatusCode;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::registry::Registry;
 use tidegate_core::management::Operation;
+use tidegate_telemetry::FamilyRegistry;
 
 labels! {
     /// What became of a request.
@@ -54,7 +54,7 @@ pub(crate) struct RestMetrics {
 }
 
 impl RestMetrics {
-    pub(super) fn register(&self, registry: &mut Registry) {
+    pub(super) fn register(&self, registry: &mut FamilyRegistry<'_>) {
         registry.register(
             "rest_requests",
             "Requests to the contract's management endpoints by what they ask for and what became of them",

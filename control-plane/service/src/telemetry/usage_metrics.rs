@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::registry::Registry;
 use tidegate_core::ids::AttemptId;
 use tidegate_core::usage::{UsageRecord, UsageSource};
 use tidegate_store::durable::History;
+use tidegate_telemetry::FamilyRegistry;
 use tidegate_wire::WireError;
 
 labels! {
@@ -99,7 +99,7 @@ pub(crate) struct UsageMetrics {
 }
 
 impl UsageMetrics {
-    pub(super) fn register(&self, registry: &mut Registry) {
+    pub(super) fn register(&self, registry: &mut FamilyRegistry<'_>) {
         registry.register(
             "usage_records",
             "Attempts recorded by where their tokens come from; one that was unknown and is told after all is in both",

@@ -13,9 +13,10 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::Unit;
 use tidegate_core::outcome::{Attempt, Outcome};
 use tidegate_core::usage::TokenUsage;
+use tidegate_telemetry::FamilyRegistry;
 
 use crate::endpoint::Endpoint;
 use crate::spans::failure_code;
@@ -114,7 +115,7 @@ impl Default for GenAiMetrics {
 }
 
 impl GenAiMetrics {
-    pub(super) fn name_in(&self, registry: &mut Registry) {
+    pub(super) fn name_in(&self, registry: &mut FamilyRegistry<'_>) {
         registry.register_with_unit(
             "gen_ai_client_operation_duration",
             "Time from sending an attempt to its end, as OpenTelemetry's gen_ai.client.operation.duration",
@@ -139,7 +140,7 @@ impl GenAiMetrics {
             self.tokens.clone(),
         );
         registry
-            .sub_registry_with_prefix("tidegate_dp")
+            .with_prefix("tidegate_dp")
             .register(
                 "gen_ai_models_not_told_apart",
                 "Measurements of attempts whose model is counted as _other: it has had no success, or as many are told apart as may be",
@@ -243,6 +244,7 @@ impl GenAiMetrics {
 
 #[cfg(test)]
 mod tests {
+    use prometheus_client::registry::Registry;
     use tidegate_core::ids::{AttemptId, ConnectionId, ModelId, PlaneIncarnation, ProviderId};
     use tidegate_core::outcome::StreamFault;
     use tidegate_core::version::Version;
@@ -269,7 +271,7 @@ mod tests {
 
     fn encoded(metrics: &GenAiMetrics) -> String {
         let mut registry = Registry::default();
-        metrics.name_in(&mut registry);
+        metrics.name_in(&mut FamilyRegistry::of(&mut registry));
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
         text

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::registry::Registry;
 use tidegate_core::management::Operation;
+use tidegate_telemetry::FamilyRegistry;
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -53,7 +53,7 @@ impl ManagementMetrics {
         }
     }
 
-    pub(super) fn name_in(&self, registry: &mut Registry) {
+    pub(super) fn name_in(&self, registry: &mut FamilyRegistry<'_>) {
         registry.register(
             "management_requests",
             "Requests to the contract's management endpoints by what they ask for and whether the control plane answered",

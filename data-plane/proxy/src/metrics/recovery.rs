@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::registry::Registry;
+use tidegate_telemetry::FamilyRegistry;
 
 use crate::again::Denied;
 
@@ -165,7 +165,7 @@ impl RecoveryMetrics {
         }
     }
 
-    pub(super) fn name_in(&self, registry: &mut Registry) {
+    pub(super) fn name_in(&self, registry: &mut FamilyRegistry<'_>) {
         registry.register(
             "watchdog_aborts",
             "Streams that were ended because they were too slow, by moment",

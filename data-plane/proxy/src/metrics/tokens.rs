@@ -3,8 +3,8 @@
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::registry::Registry;
 use tidegate_core::usage::{TokenUsage, UsageSource};
+use tidegate_telemetry::FamilyRegistry;
 
 /// Where the numbers come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,7 +38,7 @@ impl Default for TokenMetrics {
 }
 
 impl TokenMetrics {
-    pub(super) fn name_in(&self, registry: &mut Registry) {
+    pub(super) fn name_in(&self, registry: &mut FamilyRegistry<'_>) {
         registry.register(
             "tokens",
             "Tokens of attempts that gave an answer, by where the numbers come from",

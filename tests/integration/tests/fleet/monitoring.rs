@@ -1,4 +1,6 @@
-//! The alert rules and the dashboard in `deploy/` ask for what the programs serve.
+//! The alert rules and the dashboard in `deploy/` ask for what the programs serve, and the table of all metrics tells it.
+
+mod promql;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,13 +14,6 @@ use serde_json::Value;
 use tidegate_integration::{World, chat, post, send};
 
 const DEPLOY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy");
-/// Beginnings of the names of all metrics.
-const OURS: [&str; 4] = [
-    "tidegate_cp_",
-    "tidegate_dp_",
-    "gen_ai_client_",
-    "gen_ai_server_",
-];
 /// The page with the table of all metrics.
 const PAGE: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
@@ -30,14 +25,18 @@ const UPDATE: &str = "TIDEGATE_UPDATE";
 const HEAD: &str = "# Metrics
 
 What `/metrics` of control planes (`tidegate_cp_`) and data planes (`tidegate_dp_`, `gen_ai_`) shows; `tidegate` shows both.
-Families without a sample are not shown: most begin at zero, some with the first event. What the `gen_ai_` ones mean is in
-[telemetry](telemetry.md), which rules and panels use them in `deploy/prometheus` and `deploy/grafana`.
+Name, kind and meaning of each are there from the start, before there is a sample, too: most begin at zero, some with the
+first event. What the `gen_ai_` ones mean is in [telemetry](telemetry.md), which rules and panels use them in
+`deploy/prometheus` and `deploy/grafana`.
 
 <!-- made from what the programs serve; TIDEGATE_UPDATE=1 cargo nextest run -E 'test(metrics_that_exist)' writes it anew -->
 
 | name | kind | meaning |
 |---|---|---|
 ";
+
+/// Labels that Prometheus puts to each sample of a process that it asks.
+const OF_PROCESSES: [&str; 2] = ["instance", "job"];
 
 /// What Prometheus makes of histograms.
 const HISTOGRAM_SUFFIXES: [&str; 3] = ["_bucket", "_count", "_sum"];
@@ -74,50 +73,12 @@ fn read(text: &str, served: &mut Served) {
     }
 }
 
-/// Names of ours in a text, each with the labels that are asked for in the braces behind it.
-fn asked(text: &str) -> Vec<(String, Vec<String>)> {
-    let ours = |name: &str| OURS.iter().any(|prefix| name.starts_with(prefix));
-    let mut found = Vec::new();
-    let mut rest = text;
-    while let Some((word, behind)) = next_word(rest) {
-        if ours(word) {
-            let labels = behind
-                .strip_prefix('{')
-                .and_then(|inside| inside.split('}').next())
-                .unwrap_or_default()
-                .split(',')
-                .filter_map(|label| Some(label.split_once(['=', '!'])?.0.trim().to_owned()));
-            found.push((word.to_owned(), labels.collect()));
-        }
-        rest = behind;
-    }
-    let patterns = text.split("__name__=~\"").skip(1);
-    let names = patterns.flat_map(|rest| alternatives(rest.split('"').next().unwrap_or_default()));
-    found.extend(names.map(|name| (name, Vec::new())));
-    found
-}
-
-/// The names that a pattern such as `a_(b|c)_d` stands for.
-fn alternatives(pattern: &str) -> Vec<String> {
-    let parts = pattern
-        .split_once('(')
-        .and_then(|(before, rest)| Some((before, rest.split_once(')')?)));
-    let Some((before, (words, behind))) = parts else {
-        return vec![pattern.to_owned()];
-    };
-    words
-        .split('|')
-        .flat_map(|word| alternatives(&format!("{before}{word}{behind}")))
+fn alerts(rules: &Value) -> Vec<String> {
+    let groups = rules["groups"].as_array().into_iter().flatten();
+    groups
+        .flat_map(|group| group["rules"].as_array().into_iter().flatten())
+        .filter_map(|rule| Some(rule["expr"].as_str()?.to_owned()))
         .collect()
-}
-
-/// The first word of letters, digits and underscores, and what is behind it.
-fn next_word(text: &str) -> Option<(&str, &str)> {
-    let is_part = |character: char| character.is_ascii_alphanumeric() || character == '_';
-    let word = text.trim_start_matches(|character| !is_part(character));
-    let end = word.find(|character| !is_part(character));
-    let split = word.split_at_checked(end.unwrap_or(word.len()))?;
-    (!split.0.is_empty()).then_some(split)
 }
 
 fn expressions(panels: &Value) -> Vec<String> {
@@ -163,20 +124,10 @@ fn described(text: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Each metric that is served is in the table, as it is served. The table may have more: what is served depends on what
-/// happened.
+/// The table is what is served, neither less nor more.
 fn check_page(texts: &[String]) -> Result<()> {
     let page = fs::read_to_string(PAGE).unwrap_or_default();
-    let mut rows: BTreeMap<String, String> = page
-        .lines()
-        .filter_map(|row| {
-            let name = row.strip_prefix("| `")?.split('`').next()?;
-            Some((name.to_owned(), row.to_owned()))
-        })
-        .collect();
-    for text in texts {
-        rows.extend(described(text));
-    }
+    let rows: BTreeMap<String, String> = texts.iter().flat_map(|text| described(text)).collect();
     let table: Vec<String> = rows.into_values().collect();
     let written = format!("{HEAD}{}\n", table.join("\n"));
     if std::env::var_os(UPDATE).is_some() {
@@ -202,17 +153,17 @@ async fn served_by(world: &World) -> Result<Vec<String>> {
 #[tokio::test]
 async fn alerts_and_dashboard_use_metrics_that_exist() -> Result<()> {
     let world = World::start().await?;
-    // Families without a sample are not served: one request for an answer, one for a refusal.
+    // Whatever has happened so far: families are served without samples, too.
+    check_page(&served_by(&world).await?)?;
+    // Labels are in samples only: one request for an answer, one for a refusal.
     for model in ["main", "no-such-model"] {
         chat(world.data_plane(0)?, model).await?;
     }
     // One of them is a stream.
     let stream = r#"{"model":"main","stream":true,"messages":[]}"#;
     post(world.data_plane(0)?, "/v1/chat/completions", stream).await?;
-    let texts = served_by(&world).await?;
-    check_page(&texts)?;
     let mut served = Served::new();
-    for text in &texts {
+    for text in &served_by(&world).await? {
         read(text, &mut served);
     }
 
@@ -220,46 +171,30 @@ async fn alerts_and_dashboard_use_metrics_that_exist() -> Result<()> {
     let rules = fs::read_to_string(deploy.join("prometheus/tidegate.rules.yaml"))?;
     let dashboard: Value =
         serde_json::from_str(&fs::read_to_string(deploy.join("grafana/tidegate.json"))?)?;
+    let alerts = alerts(&serde_saphyr::from_str(&rules)?);
+    assert!(alerts.len() > 10, "{alerts:?}");
     let panels = expressions(&dashboard["panels"]);
     assert!(panels.len() > 20, "{panels:?}");
-    let mut used = asked(&rules);
-    assert!(used.len() > 10, "{used:?}");
-    used.extend(panels.iter().flat_map(|expression| asked(expression)));
+    // Not only the expressions: what an alert says in words names metrics, too.
+    let mut used = promql::asked(&rules);
+    for expression in alerts.iter().chain(&panels) {
+        used.extend(promql::asked(expression));
+        used.extend(promql::grouped(expression));
+    }
 
-    let unknown: Vec<String> = used
+    let is_served = |seen: &BTreeSet<String>, label: &str| {
+        seen.contains(label) || OF_PROCESSES.contains(&label)
+    };
+    let unknown: BTreeSet<String> = used
         .into_iter()
         .filter_map(|(name, labels)| match served.get(&name) {
             None => Some(name),
             Some(seen) => labels
                 .into_iter()
-                .find(|label| !seen.contains(label))
+                .find(|label| !is_served(seen, label))
                 .map(|label| format!("{name}{{{label}}}")),
         })
         .collect();
     assert!(unknown.is_empty(), "no program serves {unknown:?}");
     Ok(())
-}
-
-#[test]
-fn expressions_are_taken_apart() {
-    let found =
-        asked(r#"sum(tidegate_dp_a_total{x="1",y!~"2"}) / tidegate_cp_b > my_tidegate_dp_c"#);
-    let of = |name: &str, labels: &[&str]| {
-        let labels = labels.iter().map(|&label| label.to_owned()).collect();
-        (name.to_owned(), labels)
-    };
-    assert_eq!(
-        found,
-        [
-            of("tidegate_dp_a_total", &["x", "y"]),
-            of("tidegate_cp_b", &[])
-        ]
-    );
-    assert_eq!(
-        asked(r#"sum(increase({__name__=~"tidegate_(dp|cp)_a_total"}[5m]))"#),
-        [
-            of("tidegate_dp_a_total", &[]),
-            of("tidegate_cp_a_total", &[])
-        ]
-    );
 }

@@ -46,10 +46,12 @@ bench: ## Measure against the limits; prints a table and writes target/bench/sum
 	cargo build --release --workspace --bins
 	cargo run --release --quiet --package tidegate-bench
 
-FUZZ_TARGETS ?= hints body settings scan passage
+FUZZ_TARGETS ?= $(basename $(notdir $(wildcard tests/fuzz/fuzz_targets/*.rs)))
 FUZZ_SECONDS ?= 60
 fuzz: ## Feed each parser of what strangers send for a minute (needs nightly and cargo-fuzz)
 	@cargo fuzz --version >/dev/null || { echo "cargo install cargo-fuzz --locked" >&2; exit 1; }
+	@# With the versions that everything else has.
+	cp Cargo.lock tests/fuzz/Cargo.lock
 	for target in $(FUZZ_TARGETS); do \
 		mkdir -p tests/fuzz/corpus/$$target && \
 		cargo +nightly fuzz run --fuzz-dir tests/fuzz $$target tests/fuzz/corpus/$$target tests/fuzz/seeds/$$target -- \

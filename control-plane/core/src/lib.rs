@@ -33,6 +33,8 @@ pub mod config;
 pub mod cooldown;
 pub mod daily_reset;
 pub mod egress;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod gate;
 mod glob;
 mod hash;

@@ -1,5 +1,6 @@
 //! The same on a fixed number of inputs: transcripts with random damage, and any bytes.
 
+use std::fs;
 use std::panic::catch_unwind;
 
 use proptest::prelude::*;
@@ -80,6 +81,32 @@ fn feed(body: fn(&[u8])) {
         let input = damaged(seed);
         if catch_unwind(|| body(&input)).is_err() {
             panic!("seed {seed}: {:?}", input.escape_ascii().to_string());
+        }
+    }
+}
+
+/// The targets are there and call what is here, and their seeds pass. Nothing else looks at them before somebody fuzzes:
+/// they are a workspace of their own, which needs nightly.
+#[test]
+fn targets_call_what_is_here_and_their_seeds_pass() {
+    const FUZZ: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fuzz");
+    let manifest = fs::read_to_string(format!("{FUZZ}/Cargo.toml")).unwrap();
+    let targets = [
+        ("scan", "scan", scan as fn(&[u8])),
+        ("passage", "pass_on", pass_on),
+    ];
+    for (name, function, holds) in targets {
+        assert!(manifest.contains(&format!("name = \"{name}\"")), "{name}");
+        let target = fs::read_to_string(format!("{FUZZ}/fuzz_targets/{name}.rs")).unwrap();
+        let call =
+            format!("fuzz_target!(|data: &[u8]| tidegate_proxy::fuzzing::{function}(data));");
+        assert!(target.contains(&call), "{target}");
+        let seeds: Vec<_> = fs::read_dir(format!("{FUZZ}/seeds/{name}"))
+            .unwrap()
+            .collect();
+        assert!(!seeds.is_empty(), "{name}");
+        for seed in seeds {
+            holds(&fs::read(seed.unwrap().path()).unwrap());
         }
     }
 }

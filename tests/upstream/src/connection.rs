@@ -25,6 +25,7 @@ struct Words {
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionState {
     reset: AtomicBool,
+    multiplexed: AtomicBool,
     flushes: AtomicU64,
     words: Mutex<Option<Words>>,
 }
@@ -49,9 +50,19 @@ impl ConnectionState {
         });
     }
 
-    /// The connection closes with a TCP reset, whenever it closes.
+    /// The connection closes with a TCP reset, whenever it closes; but not one that others use as well.
     pub(crate) fn reset_on_close(&self) {
-        self.reset.store(true, Ordering::Relaxed);
+        self.reset.store(!self.is_multiplexed(), Ordering::Relaxed);
+    }
+
+    /// It speaks HTTP/2.
+    pub(crate) fn multiplexes(&self) {
+        self.multiplexed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether other requests may be on it at the same time.
+    pub(crate) fn is_multiplexed(&self) -> bool {
+        self.multiplexed.load(Ordering::Relaxed)
     }
 
     /// How often everything written had been handed to the kernel.

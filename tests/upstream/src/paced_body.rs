@@ -27,7 +27,7 @@ const MOST_LOOKS: u32 = 5_000;
 pub(crate) enum Step {
     Send(Bytes),
     Wait(Duration),
-    /// Closes the connection when all that was sent before has left.
+    /// Closes the connection when all that was sent before has left; over HTTP/2 it resets the stream.
     BreakOff,
     /// As [`Step::BreakOff`], with a TCP reset.
     Reset,
@@ -86,6 +86,19 @@ impl Drop for EndGuard {
     }
 }
 
+/// Bytes that tell that they are gone. Over HTTP/2 a reset takes with it what waits for its turn on the connection, and
+/// flushes say nothing about one of many streams; but what has been put where it will be written is dropped.
+struct Unsent {
+    bytes: Bytes,
+    _count: Arc<()>,
+}
+
+impl AsRef<[u8]> for Unsent {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
 /// See the module's own text.
 #[derive(Debug)]
 pub(crate) struct PacedBody {
@@ -94,6 +107,8 @@ pub(crate) struct PacedBody {
     gate: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     /// Flushes seen when the body began to wait for one, and how often it has looked since.
     leaving: Option<(u64, u32)>,
+    /// Held by whatever has not left, where the connection is not this body's alone.
+    unsent: Arc<()>,
     connection: Arc<ConnectionState>,
     end: EndGuard,
 }
@@ -112,6 +127,7 @@ impl PacedBody {
             timer: None,
             gate: None,
             leaving: None,
+            unsent: Arc::default(),
             connection,
             end,
         }
@@ -125,12 +141,26 @@ impl PacedBody {
     fn has_left(&mut self) -> bool {
         let flushes = self.connection.flushes();
         let (seen, looks) = *self.leaving.get_or_insert((flushes, 0));
-        if flushes > seen || looks >= MOST_LOOKS {
+        let has_left = if self.connection.is_multiplexed() {
+            Arc::strong_count(&self.unsent) == 1
+        } else {
+            flushes > seen
+        };
+        if has_left || looks >= MOST_LOOKS {
             return true;
         }
         self.leaving = Some((seen, looks.saturating_add(1)));
         self.start_timer(LOOK);
         false
+    }
+
+    /// The next piece of the body.
+    fn frame(&self, bytes: Bytes) -> Frame<Bytes> {
+        if !self.connection.is_multiplexed() {
+            return Frame::data(bytes);
+        }
+        let _count = Arc::clone(&self.unsent);
+        Frame::data(Bytes::from_owner(Unsent { bytes, _count }))
     }
 }
 
@@ -157,7 +187,7 @@ impl Body for PacedBody {
                     if self.steps.is_empty() {
                         self.end.ends_as(Ending::Answered);
                     }
-                    return Poll::Ready(Some(Ok(Frame::data(bytes))));
+                    return Poll::Ready(Some(Ok(self.frame(bytes))));
                 }
                 Some(Step::Wait(time)) => self.start_timer(time),
                 Some(end @ (Step::BreakOff | Step::Reset)) => {
@@ -182,7 +212,7 @@ impl Body for PacedBody {
                     } else if self.steps.is_empty() {
                         self.end.ends_as(Ending::Answered);
                     }
-                    return Poll::Ready(Some(Ok(Frame::data(bytes))));
+                    return Poll::Ready(Some(Ok(self.frame(bytes))));
                 }
                 Some(Step::Await(gate)) => self.gate = Some(Box::pin(gate.opened())),
                 Some(Step::Silence) => {
@@ -196,7 +226,7 @@ impl Body for PacedBody {
                         every,
                     });
                     self.start_timer(every);
-                    return Poll::Ready(Some(Ok(Frame::data(bytes))));
+                    return Poll::Ready(Some(Ok(self.frame(bytes))));
                 }
             }
         }

@@ -5,13 +5,16 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::server::conn::http1;
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulConnection;
 use parking_lot::RwLock;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -26,6 +29,8 @@ use crate::window::Window;
 
 /// Connections served at once; further ones wait in the kernel's queue.
 const MOST_CONNECTIONS: usize = 8192;
+/// Requests at once on a connection over HTTP/2: no fewer than any client has there.
+const MOST_STREAMS: u32 = 4096;
 /// Requests kept by default.
 const USUAL_LOG: usize = 1024;
 /// How long running answers may take to end after a stop.
@@ -43,6 +48,7 @@ pub struct FakeUpstreamBuilder {
     log_capacity: usize,
     reply: Reply,
     bind: SocketAddr,
+    tls: Option<Arc<ServerConfig>>,
 }
 
 impl Default for FakeUpstreamBuilder {
@@ -55,6 +61,7 @@ impl Default for FakeUpstreamBuilder {
             log_capacity: USUAL_LOG,
             reply: Reply::default(),
             bind: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            tls: None,
         }
     }
 }
@@ -103,6 +110,15 @@ impl FakeUpstreamBuilder {
         self
     }
 
+    /// Behind TLS, as `localhost`; with clients that agree on it (ALPN) it speaks HTTP/2. There, what breaks a connection off
+    /// in the middle of an answer resets that answer's stream and no other. [`Mode::Raw`] and [`Mode::Informational`] are
+    /// for plain connections only.
+    #[must_use]
+    pub fn https(mut self, config: Arc<ServerConfig>) -> Self {
+        self.tls = Some(config);
+        self
+    }
+
     /// Starts listening.
     ///
     /// # Errors
@@ -110,6 +126,10 @@ impl FakeUpstreamBuilder {
     pub async fn start(self) -> io::Result<FakeUpstream> {
         let listener = TcpListener::bind(self.bind).await?;
         let addr = listener.local_addr()?;
+        let origin = match self.tls {
+            Some(_) => format!("https://localhost:{}", addr.port()),
+            None => format!("http://{addr}"),
+        };
         let shared = Arc::new(Shared {
             name: self.name,
             models: self.models,
@@ -125,6 +145,7 @@ impl FakeUpstreamBuilder {
         let stop = CancellationToken::new();
         tasks.spawn(accept(
             listener,
+            self.tls.map(TlsAcceptor::from),
             Arc::clone(&shared),
             tasks.clone(),
             stop.clone(),
@@ -132,6 +153,7 @@ impl FakeUpstreamBuilder {
         tasks.close();
         Ok(FakeUpstream {
             addr,
+            origin,
             shared,
             tasks,
             stop,
@@ -143,6 +165,7 @@ impl FakeUpstreamBuilder {
 #[derive(Debug)]
 pub struct FakeUpstream {
     addr: SocketAddr,
+    origin: String,
     shared: Arc<Shared>,
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -169,16 +192,16 @@ impl FakeUpstream {
         self.addr
     }
 
-    /// `http://127.0.0.1:PORT`, as the Anthropic SDK wants it.
+    /// `http://127.0.0.1:PORT`, as the Anthropic SDK wants it; `https://localhost:PORT` behind TLS.
     #[must_use]
     pub fn origin(&self) -> String {
-        format!("http://{}", self.addr)
+        self.origin.clone()
     }
 
-    /// `http://127.0.0.1:PORT/v1`, as the OpenAI SDK wants it.
+    /// The same with `/v1`, as the OpenAI SDK wants it.
     #[must_use]
     pub fn base_url(&self) -> String {
-        format!("http://{}/v1", self.addr)
+        format!("{}/v1", self.origin)
     }
 
     /// From now on treats the requests that `selector` matches like this: a [`Mode`], a list of modes (a script) or a
@@ -233,6 +256,7 @@ impl Drop for FakeUpstream {
 
 async fn accept(
     listener: TcpListener,
+    tls: Option<TlsAcceptor>,
     shared: Arc<Shared>,
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -252,7 +276,7 @@ async fn accept(
             sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        let connection = serve(stream, Arc::clone(&shared), stop.clone());
+        let connection = serve(stream, tls.clone(), Arc::clone(&shared), stop.clone());
         tasks.spawn(async move {
             connection.await;
             drop(permit);
@@ -260,7 +284,12 @@ async fn accept(
     }
 }
 
-async fn serve(stream: TcpStream, shared: Arc<Shared>, stop: CancellationToken) {
+async fn serve(
+    stream: TcpStream,
+    tls: Option<TlsAcceptor>,
+    shared: Arc<Shared>,
+    stop: CancellationToken,
+) {
     // Without it the pieces of a stream wait for acknowledgements. It fails only on a dead socket.
     drop(stream.set_nodelay(true));
     let state = Arc::new(ConnectionState::default());
@@ -268,13 +297,33 @@ async fn serve(stream: TcpStream, shared: Arc<Shared>, stop: CancellationToken) 
         let state = Arc::clone(&state);
         service_fn(move |request| handle(Arc::clone(&shared), Arc::clone(&state), request))
     };
-    let io = TokioIo::new(ObservedStream::new(stream, state));
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(None)
-        .serve_connection(io, service);
+    let mut http1 = http1::Builder::new();
+    http1.timer(TokioTimer::new()).header_read_timeout(None);
+    let stream = ObservedStream::new(stream, Arc::clone(&state));
+    let Some(tls) = tls else {
+        let connection = http1.serve_connection(TokioIo::new(stream), service);
+        return until_stopped(connection, &stop).await;
+    };
+    // Who does not agree has left.
+    let Some(Ok(stream)) = stop.run_until_cancelled(tls.accept(stream)).await else {
+        return;
+    };
+    if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
+        state.multiplexes();
+        let connection = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(MOST_STREAMS)
+            .serve_connection(TokioIo::new(stream), service);
+        until_stopped(connection, &stop).await;
+    } else {
+        let connection = http1.serve_connection(TokioIo::new(stream), service);
+        until_stopped(connection, &stop).await;
+    }
+}
+
+/// Serves a connection. How it ends is the client's or the mode's affair.
+async fn until_stopped(connection: impl GracefulConnection, stop: &CancellationToken) {
     tokio::pin!(connection);
-    // How a connection ends is the client's or the mode's affair.
     tokio::select! {
         ended = connection.as_mut() => drop(ended),
         () = stop.cancelled() => {

@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod faults;
+mod http2;
 mod seen;
 
 use std::io::{Error, ErrorKind};

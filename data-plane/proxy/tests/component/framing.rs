@@ -1,4 +1,5 @@
-//! Where requests begin and end on a connection, whatever a client does to make that unclear.
+//! Where requests begin and end on a connection, whatever a client does to make that unclear; and that each of those that
+//! were sent is finalized once, and nothing else is.
 
 use rstest::rstest;
 use serde_json::Value;
@@ -8,6 +9,7 @@ use tokio::net::TcpStream;
 
 use crate::bench::{Bench, KEY, LIMIT, chat};
 use crate::client::raw;
+use crate::once::{Counts, is_settled};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -86,6 +88,7 @@ async fn shapes_with_two_readings(#[case] lines: &str, #[case] is_chunked: bool)
         one == 1 || answer.is_empty() || answer.starts_with("HTTP/1.1 400"),
         "{answer}"
     );
+    is_settled(bench, Counts::served(usize::from(one == 1))).await;
 }
 
 #[tokio::test]
@@ -99,6 +102,7 @@ async fn an_old_client_cannot_send_chunks() {
     .await;
     assert_eq!(asked(&bench), (0, 0), "{answer}");
     assert!(answer.is_empty() || answer.contains(" 400 "), "{answer}");
+    is_settled(bench, Counts::served(0)).await;
 }
 
 #[rstest]
@@ -121,6 +125,7 @@ async fn chunks_that_make_no_sense(#[case] chunks: &str) {
         answer.contains("body_broken") || answer.contains("content-length: 0"),
         "{answer}"
     );
+    is_settled(bench, Counts::served(0)).await;
 }
 
 #[tokio::test]
@@ -140,6 +145,7 @@ async fn a_chunked_upload_may_have_extensions_and_trailers() {
     assert_eq!(seen.header("x-trailer"), None);
     assert_eq!(seen.header("trailer"), None);
     assert_eq!(seen.header("authorization"), Some("Bearer sk-one-a"));
+    is_settled(bench, Counts::served(1)).await;
 }
 
 #[tokio::test]
@@ -152,6 +158,7 @@ async fn extensions_without_end_are_not_read() {
         answer.is_empty() || answer.starts_with("HTTP/1.1 400"),
         "{answer}"
     );
+    is_settled(bench, Counts::served(0)).await;
 }
 
 #[tokio::test]
@@ -161,6 +168,7 @@ async fn the_whole_url_may_stand_in_the_request_line() {
     let answer = raw(bench.addr, request.as_bytes()).await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     assert_eq!(asked(&bench), (1, 0), "no request leaves for anywhere else");
+    is_settled(bench, Counts::served(1)).await;
 }
 
 #[tokio::test]
@@ -173,6 +181,7 @@ async fn nobody_is_connected_through() {
     let answer = raw(bench.addr, request.as_bytes()).await;
     assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
     assert_eq!(asked(&bench), (0, 0));
+    is_settled(bench, Counts::served(0)).await;
 }
 
 #[tokio::test]
@@ -199,6 +208,7 @@ async fn pipelined_requests_are_answered_in_their_order() {
         rest = behind;
     }
     assert_eq!(asked(&bench), (2, 2));
+    is_settled(bench, Counts::served(4)).await;
 }
 
 /// Streams, too: the next answer begins behind the last chunk of the one before.
@@ -214,6 +224,7 @@ async fn a_pipelined_request_waits_for_the_end_of_a_stream() {
         next.contains("HTTP/1.1 200") && next.contains("fp_two"),
         "{answer}"
     );
+    is_settled(bench, Counts::served(2)).await;
 }
 
 async fn read_until(stream: &mut TcpStream, end: &str) -> String {
@@ -245,6 +256,7 @@ async fn a_client_that_waits_to_be_asked_for_its_body_is_asked() {
     stream.write_all(body.as_bytes()).await.unwrap();
     let answer = read_until(&mut stream, "fp_one").await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    is_settled(bench, Counts::served(1)).await;
 }
 
 #[tokio::test]
@@ -253,6 +265,7 @@ async fn a_client_that_is_refused_is_not_asked_for_its_body() {
     let head = head("expect: 100-continue\r\ncontent-length: 1000000\r\n");
     let answer = raw(bench.addr, head.replace(KEY, "sk-wrong").as_bytes()).await;
     assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
+    is_settled(bench, Counts::served(0)).await;
 }
 
 #[tokio::test]
@@ -269,4 +282,5 @@ async fn a_body_may_come_byte_by_byte() {
     let answer: Value = serde_json::from_str(answer).unwrap();
     assert_eq!(answer["object"], "chat.completion");
     assert_eq!(asked(&bench), (1, 0));
+    is_settled(bench, Counts::served(1)).await;
 }

@@ -20,11 +20,22 @@ const CHAT: &str = "/v1/chat/completions";
 
 /// How often things happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Counts {
+pub(crate) struct Counts {
     /// Attempts that were sent.
     attempts: usize,
     reports: usize,
     usages: usize,
+}
+
+impl Counts {
+    /// So many attempts, each of which gave an answer.
+    pub(crate) fn served(attempts: usize) -> Self {
+        Self {
+            attempts,
+            reports: attempts,
+            usages: attempts,
+        }
+    }
 }
 
 /// One attempt that gave an answer.
@@ -52,7 +63,7 @@ fn no_duplicates(of: &str, ids: impl IntoIterator<Item = AttemptId>) -> BTreeSet
 }
 
 /// Ends the proxy, so that nothing can come any more, and looks at everything that came.
-async fn is_settled(bench: Bench, expected: Counts) {
+pub(crate) async fn is_settled(bench: Bench, expected: Counts) {
     bench
         .until("everything is over", |bench| {
             let heard = bench.control.heard();

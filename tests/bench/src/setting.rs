@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Result;
-use tidegate_test_support::upstream::{FakeUpstream, Reply};
-use tidegate_test_support::{Fleet, FleetOptions, Process, ProcessBuilder};
+use tidegate_test_support::upstream::{FakeUpstream, FakeUpstreamBuilder, Reply};
+use tidegate_test_support::{Fleet, FleetOptions, LocalTls, Process, ProcessBuilder};
 
 use crate::process::resident_mib;
 use crate::summary::Summary;
@@ -32,7 +32,24 @@ impl Setting {
 
     /// The same with further environment of both planes.
     pub(crate) async fn start_with(env: Vec<(String, String)>) -> Result<Self> {
-        let upstream = FakeUpstream::builder()
+        Self::start_before(FakeUpstream::builder(), env, Vec::new()).await
+    }
+
+    /// The same with an upstream that speaks HTTP/2 over TLS, as those of large providers do.
+    pub(crate) async fn start_before_http2() -> Result<Self> {
+        // What reads the file has read it when all has started.
+        let tls = LocalTls::new()?;
+        let upstream = FakeUpstream::builder().https(tls.server());
+        let trusted = tls.authority_file().display().to_string();
+        Self::start_before(upstream, vec![tls.env()], vec![trusted]).await
+    }
+
+    async fn start_before(
+        upstream: FakeUpstreamBuilder,
+        env: Vec<(String, String)>,
+        trusted: Vec<String>,
+    ) -> Result<Self> {
+        let upstream = upstream
             .reply(Reply {
                 chunks: 50,
                 ..Reply::default()
@@ -48,8 +65,10 @@ impl Setting {
         .await?;
         fleet.write_secret("bench.key", "sk-bench")?;
         fleet.apply(&document(&upstream.base_url())).await?;
-        let echo = limit("bench-echo", &[]).await?;
-        let bare_proxy = limit("bench-bare-proxy", &[&upstream.addr().to_string()]).await?;
+        let echo = limit("bench-echo", Vec::new()).await?;
+        let mut arguments = vec![upstream.origin()];
+        arguments.extend(trusted);
+        let bare_proxy = limit("bench-bare-proxy", arguments).await?;
         Ok(Self {
             fleet,
             upstream,
@@ -72,9 +91,9 @@ impl Setting {
     }
 }
 
-async fn limit(name: &str, arguments: &[&str]) -> Result<(Process, SocketAddr)> {
+async fn limit(name: &str, arguments: Vec<String>) -> Result<(Process, SocketAddr)> {
     let process = ProcessBuilder::workspace_binary(name)?
-        .args(arguments.iter().copied())
+        .args(arguments)
         .start()?;
     let addr = process.wait_for_addr("listening", START_LIMIT).await?;
     Ok((process, addr))

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use rstest::rstest;
-use tidegate_integration::streams::{all_end_well, open, open_many, paused};
+use tidegate_integration::streams::{Multiplexed, all_end_well, open, open_many, paused};
 use tidegate_integration::{CLIENT_KEY, LIMIT, World, metric};
 use tidegate_test_support::upstream::{FakeUpstream, Mode, Reply, Selector};
-use tidegate_test_support::{DataPlane, FleetOptions, eventually};
+use tidegate_test_support::{DataPlane, FleetOptions, LocalTls, eventually};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
@@ -22,21 +22,27 @@ const IDLE_LIMIT: Duration = Duration::from_secs(60);
 
 /// One data plane and one control plane; every request holds a permit.
 pub(crate) async fn world() -> Result<World> {
-    let world = World::start_with(FleetOptions {
+    let world = World::start_with(one_plane()).await?;
+    world.fleet.apply(&document(&world)).await?;
+    Ok(world)
+}
+
+fn one_plane() -> FleetOptions {
+    FleetOptions {
         control_planes: 1,
         data_planes: 1,
         ..FleetOptions::default()
-    })
-    .await?;
-    let document = world
+    }
+}
+
+fn document(world: &World) -> String {
+    world
         .document()
         .replace("{id: one-a,", "{id: one-a, maxConcurrent: 1000,")
         .replace(
             "settings:\n",
             "settings:\n  requestQueue: {maxWaitMs: 60000}\n",
-        );
-    world.fleet.apply(&document).await?;
-    Ok(world)
+        )
 }
 
 pub(crate) fn plane(world: &World) -> Result<&DataPlane> {
@@ -112,22 +118,94 @@ async fn a_thousand_streams_leave_nothing_behind() -> Result<()> {
     ended.with_context(|| format!("tasks and files were {idle:?}, are {last:?}"))
 }
 
+/// How streams come to the data plane and go on to a provider, and what each may take while it says nothing.
+struct Way<'a> {
+    /// Streams on one connection over HTTP/2; without it, each has one of its own.
+    together: Option<usize>,
+    model: &'static str,
+    upstream: &'a FakeUpstream,
+    most: f64,
+}
+
+impl Way<'_> {
+    /// What each of so many takes.
+    async fn each(&self, plane: &DataPlane, streams: usize) -> Result<f64> {
+        let before = allocated(plane).await?;
+        let gate = paused(self.upstream);
+        let mut open = Vec::new();
+        // They stay until the streams on them have ended.
+        let mut connections = Vec::new();
+        match self.together {
+            None => open = open_many(plane.http, self.model, streams).await?,
+            Some(together) => {
+                for _ in 0..streams / together {
+                    let connection = Multiplexed::connect(plane.http).await?;
+                    for _ in 0..together {
+                        open.push(connection.open(self.model).await?);
+                    }
+                    connections.push(connection);
+                }
+            }
+        }
+        let each = (allocated(plane).await? - before) / open.len() as f64;
+        gate.open();
+        all_end_well(open).await?;
+        Ok(each)
+    }
+}
+
+/// The provider `swift` speaks HTTP/2, as large ones do.
 #[tokio::test]
 async fn a_silent_stream_takes_little() -> Result<()> {
     const STREAMS: usize = 200;
-    /// Of which 42 are buffers and queues of hyper's for two connections, mostly untouched.
-    const EACH: f64 = 56.0 * KIB;
-    let world = world().await?;
+    let tls = LocalTls::new()?;
+    let swift = FakeUpstream::builder().https(tls.server()).start().await?;
+    let world = World::start_with(FleetOptions {
+        env: vec![tls.env()],
+        ..one_plane()
+    })
+    .await?;
+    let document = document(&world).replace(
+        "connections:\n",
+        &format!(
+            "  - {{id: swift, protocol: openai, baseUrl: \"{}\", class: apikey, models: [m]}}\nconnections:\n  \
+             - {{id: swift-a, provider: swift, maxConcurrent: 1000, credential: {{file: one-a.key}}}}\n",
+            swift.base_url()
+        ),
+    );
+    world.fleet.apply(&document).await?;
     let plane = plane(&world)?;
-    run_stream(plane).await?;
-    at_rest(plane).await?;
-    let before = allocated(plane).await?;
-    let gate = paused(&world.one);
-    let streams = open_many(plane.http, "one/m", STREAMS).await?;
-    let each = (allocated(plane).await? - before) / streams.len() as f64;
-    assert!(each <= EACH, "{:.1} KiB each", each / KIB);
-    gate.open();
-    all_end_well(streams).await
+    let way = |together, model, upstream, most: f64| Way {
+        together,
+        model,
+        upstream,
+        most: most * KIB,
+    };
+    let ways = [
+        way(Some(50), "swift/m", &swift, 9.0),
+        way(None, "swift/m", &swift, 28.0),
+        // Of which 42 are buffers and queues of hyper's for two connections, mostly untouched.
+        way(None, "one/m", &world.one, 56.0),
+    ];
+    let mut wrong = Vec::new();
+    for way in ways {
+        let warm = open(plane.http, way.model).await?.read().await?;
+        ensure!(warm.ends_with("data: [DONE]\n\n"), "{warm}");
+        at_rest(plane).await?;
+        // That which asks is one.
+        eventually(LIMIT, "no client is left", || async {
+            let open = metric(plane.admin, "tidegate_dp_connections").await.ok()?;
+            (open < 1.5).then_some(())
+        })
+        .await?;
+        let each = way.each(plane, STREAMS).await?;
+        if each > way.most {
+            let (together, model) = (way.together, way.model);
+            wrong.push(format!("{:.1} KiB each, {together:?} {model}", each / KIB));
+        }
+    }
+    ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
+    Ok(())
 }
 
 /// Much more than all socket buffers on the way hold.

@@ -18,6 +18,8 @@ use tokio::net::TcpStream;
 use super::memory::{KIB, MIB, allocated, at_rest, plane, run_stream, world};
 
 const LINE: u64 = 100 << 20;
+/// One in gzip.
+const BOMB: u64 = 1 << 30;
 /// So long that no SDK is at its end before its memory was looked at often enough: they take 50 MiB a second.
 const FAR_LONGER: u64 = 4 << 30;
 const LIMIT: Duration = Duration::from_secs(100);
@@ -41,8 +43,8 @@ async fn most_during<T>(
     }
 }
 
-/// Asks for a stream and reads it to its end: how long it is, and its last bytes.
-async fn read_stream(plane: &DataPlane) -> Result<(u64, String)> {
+/// Asks for a stream and reads it to its end, or so far: how long it was until there, and the last bytes.
+async fn read_stream(plane: &DataPlane, far: u64) -> Result<(u64, String)> {
     const LAST: usize = 400;
     let mut socket = TcpStream::connect(plane.http).await?;
     let body = r#"{"model":"one/m","stream":true,"messages":[]}"#;
@@ -56,26 +58,43 @@ async fn read_stream(plane: &DataPlane) -> Result<(u64, String)> {
     loop {
         last.drain(..last.len().saturating_sub(LAST));
         let read = socket.read_buf(&mut last).await?;
-        if read == 0 {
+        length += u64::try_from(read)?;
+        if read == 0 || length >= far {
             return Ok((length, String::from_utf8_lossy(&last).into_owned()));
         }
-        length += u64::try_from(read)?;
     }
 }
 
+/// What is looked at of such an event, what waits of it, what was read of the next piece, and two connections.
+const PASSED_ON: f64 = (4.0 * 256.0 + 72.0) * KIB;
+
 #[tokio::test]
 async fn a_stream_passes_it_on_without_holding_it() -> Result<()> {
-    /// What is looked at of such an event, what waits of it, what was read of the next piece, and two connections.
-    const MOST: f64 = (4.0 * 256.0 + 72.0) * KIB;
     let world = world().await?;
     let plane = plane(&world)?;
     run_stream(plane).await?;
     at_rest(plane).await?;
     world.one.set_default(Mode::LongLine { bytes: LINE });
-    let ((length, last), most) = most_during(plane, read_stream(plane)).await?;
+    let ((length, last), most) = most_during(plane, read_stream(plane, u64::MAX)).await?;
     assert!(length >= LINE, "{length} bytes");
     assert!(last.contains("stream_terminated"), "{last}");
-    assert!(most <= MOST, "{:.0} KiB", most / KIB);
+    assert!(most <= PASSED_ON, "{:.0} KiB", most / KIB);
+    at_rest(plane).await
+}
+
+/// All of it is here at once, as the thousandth part that it is; decoded it is when its client reads. Reading to the end
+/// would show nothing more, and take long.
+#[tokio::test]
+async fn a_bomb_is_decoded_no_further_than_its_client_reads() -> Result<()> {
+    const FAR: u64 = 32 << 20;
+    let world = world().await?;
+    let plane = plane(&world)?;
+    run_stream(plane).await?;
+    at_rest(plane).await?;
+    world.one.set_default(Mode::GzipBomb { bytes: BOMB });
+    let ((length, last), most) = most_during(plane, read_stream(plane, FAR)).await?;
+    assert!(length >= FAR, "{length} bytes, {last}");
+    assert!(most <= PASSED_ON, "{:.0} KiB", most / KIB);
     at_rest(plane).await
 }
 

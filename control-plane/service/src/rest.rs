@@ -298,7 +298,8 @@ impl Rest {
         let asking_ms = millis(now.saturating_duration_since(read_at));
         let remaining_ms = remaining_ms.map(|it| it.saturating_sub(asking_ms));
         let left_ms = waited_for_ms(remaining_ms, not_after, store_now)
-            .map_or(millis(CHANGE_LIMIT), |it| it.min(millis(CHANGE_LIMIT)));
+            .unwrap_or(u64::MAX)
+            .min(millis(CHANGE_LIMIT));
         Deadline {
             local: now + Duration::from_millis(left_ms),
             store: Some(store_now.plus_ms(left_ms)),

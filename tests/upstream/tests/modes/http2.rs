@@ -1,4 +1,8 @@
 //! What modes are over HTTP/2, where a stream ends and not the connection.
+#![expect(
+    clippy::unwrap_used,
+    reason = "what is set up here does not fail, and a test that cannot be set up should say where"
+)]
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -37,6 +37,7 @@ use crate::view::View;
 use crate::watch::Live;
 
 pub(crate) use audit::Operation;
+pub(crate) use condition::Condition;
 pub(crate) use ending::to_its_end;
 pub(crate) use events::{EventFilter, EventFilterError, NotRead, event};
 pub(crate) use explain::Question;

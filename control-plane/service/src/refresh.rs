@@ -48,9 +48,9 @@ use endpoint::{Grant, NotIssued};
 
 /// Longest pause between two looks at the hot state for tokens that were refused since.
 const TICK: Duration = Duration::from_secs(1);
-/// Until it is looked again after the store failed.
+/// How long after a failure of the store it is asked again.
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
-/// What a lease is waited for beyond its end.
+/// How long after the end of a lease it is asked for.
 const LEASE_MARGIN: Duration = Duration::from_millis(10);
 /// Limit of a small call to the durable store (decision 54), and of one that may be large.
 const LIMIT: Duration = Duration::from_millis(500);
@@ -162,7 +162,7 @@ impl Refresher {
                 // There was no room for all.
                 Ok(false) => next_sweep = local_now(),
                 Err(error) => {
-                    next_sweep = local_now() + interval.min(AGAIN_AFTER);
+                    self.look_again_in(AGAIN_AFTER);
                     tracing::warn!(%error, "tokens were not looked at");
                 }
             }

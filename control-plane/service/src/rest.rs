@@ -11,6 +11,7 @@
 
 mod health;
 mod over_http;
+mod refusals;
 mod shapes;
 
 use std::sync::Arc;
@@ -35,8 +36,9 @@ use crate::config::change::Terms;
 use crate::grpc::error::Refusal;
 use crate::telemetry::rest_metrics::Ending;
 
-use health::{Health, HealthCache};
-use shapes::{error_body, failure_body, invalid_body, lockouts};
+use health::HealthCache;
+use refusals::{failed, refused_caller, refused_change, refused_reset};
+use shapes::{error_body, invalid_body, lockouts};
 
 pub(crate) use over_http::respond;
 pub use over_http::{ApiTls, ApiTlsError};
@@ -315,13 +317,12 @@ impl Rest {
     }
 
     async fn show_health(&self, full: bool) -> Answer {
-        let Health { status, full: all } = &*self.health.get().await;
         if !full {
-            return Answer::ok(&json!({ "status": status }));
+            return Answer::ok(&json!({ "status": self.health.word().await }));
         }
         Answer {
             status: StatusCode::OK,
-            body: all.clone(),
+            body: self.health.whole().await,
             allow: None,
             closes: false,
         }
@@ -458,58 +459,4 @@ fn of_everything(scope: Scope) -> Selection {
         connection: None,
         model: None,
     }
-}
-
-/// A fault that has a code of the control plane (`docs/errors/control-plane.md`).
-fn failed(status: StatusCode, refusal: Refusal, message: &str) -> Answer {
-    Answer::refused(status, refusal.code(), message)
-}
-
-fn refused_caller(denied: Denied) -> Answer {
-    let (status, refusal) = match denied {
-        Denied::Unknown => (StatusCode::UNAUTHORIZED, Refusal::Unauthenticated),
-        Denied::NotAllowed(_) => (StatusCode::FORBIDDEN, Refusal::NotAllowed),
-    };
-    failed(status, refusal, &denied.to_string())
-}
-
-fn refused_reset(refused: &Refused) -> Answer {
-    let (status, refusal) = match refused {
-        Refused::NoProvider(_) | Refused::NoConnection(_) => {
-            (StatusCode::NOT_FOUND, Refusal::NotFound)
-        }
-        Refused::BreakerOfConnection => (StatusCode::BAD_REQUEST, Refusal::InvalidRequest),
-        // The contract's status of a reset that failed (`sessions-and-streams.md` §5.4).
-        Refused::Interrupted { .. } => (StatusCode::INTERNAL_SERVER_ERROR, Refusal::HotStoreAway),
-        Refused::RetriesKept { .. } => {
-            (StatusCode::INTERNAL_SERVER_ERROR, Refusal::DurableStoreAway)
-        }
-    };
-    failed(status, refusal, &refused.to_string())
-}
-
-/// Some of these cannot come of a patch, which expects no version, deletes nothing and seals nothing. They are told like the
-/// others, so that a new way to make a change is never without an answer.
-fn refused_change(error: ApplyError) -> Answer {
-    let message = error.to_string();
-    let (status, refusal) = match error {
-        ApplyError::Invalid(found)
-        | ApplyError::InUse {
-            referrers: found, ..
-        } => {
-            return Answer::with(StatusCode::BAD_REQUEST, &failure_body(&found));
-        }
-        ApplyError::Conflict { .. } | ApplyError::Overtaken => {
-            (StatusCode::CONFLICT, Refusal::VersionConflict)
-        }
-        ApplyError::Missing(_) => (StatusCode::NOT_FOUND, Refusal::NotFound),
-        ApplyError::SealedElsewhere { .. } => (StatusCode::CONFLICT, Refusal::SealedElsewhere),
-        ApplyError::TooLate => (StatusCode::SERVICE_UNAVAILABLE, Refusal::TooLate),
-        ApplyError::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, Refusal::DurableStoreAway),
-        ApplyError::Indeterminate(_) => (StatusCode::INTERNAL_SERVER_ERROR, Refusal::Indeterminate),
-        ApplyError::Refused(_) | ApplyError::NotInForce { .. } | ApplyError::Seal(_) => {
-            (StatusCode::INTERNAL_SERVER_ERROR, Refusal::Internal)
-        }
-    };
-    failed(status, refusal, &message)
 }

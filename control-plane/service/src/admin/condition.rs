@@ -13,8 +13,9 @@ use super::Admin;
 /// How this replica is.
 #[derive(Debug)]
 pub(crate) struct Condition {
-    /// Every store answers, or not.
+    /// The hot store answered when it was asked last.
     pub(crate) hot_store_answers: bool,
+    /// The durable store answers.
     pub(crate) durable_store_answers: bool,
     pub(crate) view: Freshness,
     /// What is in force here.

@@ -12,7 +12,7 @@ use tidegate_core::config::{Config, Document};
 use tidegate_core::settings::Overrides;
 use tokio_util::task::TaskTracker;
 
-use crate::admin::{Admin, Page};
+use crate::admin::{Admin, Condition, Page};
 
 use super::shapes::{MAX_LISTED, breaker, breaker_counts, cooldown, listed_locks, provider_health};
 use told::Told;
@@ -22,21 +22,13 @@ const HEALTHY: &str = "healthy";
 /// Something is not. Requests may well go on (`architecture.md` §4).
 const DEGRADED: &str = "degraded";
 
-/// How everything is.
-#[derive(Debug)]
-pub(super) struct Health {
-    /// In one word.
-    pub(super) status: &'static str,
-    /// The whole, as JSON.
-    pub(super) full: Bytes,
-}
-
 /// Tells it.
 #[derive(Debug)]
 pub(super) struct HealthCache {
     admin: Arc<Admin>,
     tasks: TaskTracker,
-    told: Arc<Told<Health>>,
+    word: Arc<Told<&'static str>>,
+    whole: Arc<Told<Bytes>>,
 }
 
 impl HealthCache {
@@ -44,37 +36,50 @@ impl HealthCache {
         Self {
             admin,
             tasks,
-            told: Arc::default(),
+            word: Arc::default(),
+            whole: Arc::default(),
         }
     }
 
     /// What is known, however it was before.
     pub(super) fn forget(&self) {
-        self.told.forget();
+        self.word.forget();
+        self.whole.forget();
     }
 
-    pub(super) async fn get(&self) -> Arc<Health> {
-        let making = health(Arc::clone(&self.admin));
-        self.told.get(&self.tasks, making).await
+    /// In one word, which everybody may ask for: it takes no more than asking whether the stores answer.
+    pub(super) async fn word(&self) -> &'static str {
+        let admin = Arc::clone(&self.admin);
+        let making = async move { word(&admin.condition().await) };
+        *self.word.get(&self.tasks, making).await
+    }
+
+    /// The whole, as JSON.
+    pub(super) async fn whole(&self) -> Bytes {
+        let making = whole(Arc::clone(&self.admin));
+        self.whole.get(&self.tasks, making).await.as_ref().clone()
     }
 }
 
-async fn health(admin: Arc<Admin>) -> Health {
+fn word(condition: &Condition) -> &'static str {
+    if condition.degraded.is_empty() {
+        HEALTHY
+    } else {
+        DEGRADED
+    }
+}
+
+async fn whole(admin: Arc<Admin>) -> Bytes {
     let config = admin.config.config().or_else(unconfigured);
     let counting = async {
         let config = config.as_ref()?;
         Some(counted::read(&admin, config).await)
     };
     let (condition, counted) = tokio::join!(admin.condition(), counting);
-    let status = if condition.degraded.is_empty() {
-        HEALTHY
-    } else {
-        DEGRADED
-    };
     let (counted, not_read) = counted.map_or_else(Default::default, |it| (it.members, it.not_read));
     let degraded = condition.degraded.iter().map(|it| it.word());
     let mut told = json!({
-        "status": status,
+        "status": word(&condition),
         "timestamp": admin.clock.now().iso(),
         "version": env!("CARGO_PKG_VERSION"),
         "controlPlane": {
@@ -95,10 +100,7 @@ async fn health(admin: Arc<Admin>) -> Health {
             members.extend(state);
         }
     }
-    Health {
-        status,
-        full: told.to_string().into(),
-    }
+    told.to_string().into()
 }
 
 /// What health is told of while nothing was ever applied: every member is there, and empty.

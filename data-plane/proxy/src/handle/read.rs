@@ -2,7 +2,7 @@
 //!
 //! A client that writes its whole request before it reads must be let to the end of it, or it is told of nothing but a broken
 //! connection. So what is refused is read all the same, to be thrown away as it comes: for a while, up to a length, and of
-//! clients whose key nobody knows only so many at once, since this is all that a stranger can have done for a long body.
+//! requests whose heads are refused only so many at once, since this is all that a stranger can have done for a long body.
 
 use std::time::Duration;
 

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use super::history::{Answer, Arrival, Asked, Fault, History, LeaseName, Operation, Row, Span};
 use leases::{Bounds, Leases};
-use silence::{is_silenced, undisturbed};
+use silence::{is_hurt, is_silenced, undisturbed};
 pub(crate) use strength::strength;
 
 /// What the fleet was told, and what a busy machine is allowed.
@@ -38,6 +38,8 @@ pub(crate) struct Rules {
     pub(crate) noticed_late: Duration,
     /// How long after its asker gave up a question may still be carried out: every call has a limit.
     pub(crate) unheard_late: Duration,
+    /// How long a data plane waits for an answer of the authority.
+    pub(crate) question: Duration,
     /// How long after a fault of the authority a data plane may go on by what it was granted.
     pub(crate) recovery: Duration,
     /// How far the clock of the record may be from that of everything else.
@@ -282,8 +284,9 @@ impl Checker<'_> {
             };
             // A data plane starts nothing in the last part of a lease, whose time it counts from before it asked.
             let took = operation.span.until.saturating_sub(operation.span.from);
+            let asking = took.min(self.rules.question);
             let last_part = match operation.asked {
-                Asked::Send { .. } => self.rules.guard.saturating_add(took),
+                Asked::Send { .. } => self.rules.guard.saturating_add(asking),
                 _ => Duration::ZERO,
             };
             let held = Span::new(operation.span.from, operation.span.until + last_part);
@@ -381,12 +384,12 @@ impl Checker<'_> {
             return;
         };
         let until_then = Span::new(sent.span.from, at);
-        let granted = if is_silenced(self.history, self.rules, sent, until_then) {
+        let excused = if is_hurt(self.history, self.rules, sent, until_then) {
             self.rules.horizon
         } else {
-            Duration::ZERO
+            self.history.asleep_in(until_then)
         };
-        if sent.span.from >= bounds.over_at().saturating_add(granted) {
+        if sent.span.from >= bounds.over_at().saturating_add(excused) {
             self.found(
                 Kind::SentAfterEnd,
                 format!("over at {:?}: {sent:?}, {arrival:?}", bounds.over_at()),

@@ -36,11 +36,15 @@ const RULES: Rules = Rules {
     cut_late: Duration::from_millis(700),
     noticed_late: Duration::from_millis(300),
     unheard_late: Duration::from_secs(5),
+    question: Duration::from_secs(1),
     recovery: Duration::from_secs(4),
     clocks: Duration::from_millis(100),
 };
 /// How long a process that was killed may take to serve again.
 const READY_LIMIT: Duration = Duration::from_secs(20);
+
+/// So many requests of a run must count for all that is promised of them, however long it is.
+const UNDISTURBED: usize = 10;
 
 fn setup() -> Setup {
     Setup {
@@ -156,7 +160,7 @@ fn is_enough(history: &History, time: Duration) -> Result<()> {
         ("fault", "stop", 1.0),
         ("fault", "kill", 1.0),
         ("fault", "restart", 1.0),
-        ("fault", "cool", 3.0),
+        ("fault", "cool", 2.0),
         ("lease", "moved", 1.0),
     ] {
         let count = counts.get(&(kind, answer)).copied().unwrap_or_default();
@@ -164,6 +168,11 @@ fn is_enough(history: &History, time: Duration) -> Result<()> {
         let enough = u32::try_from(count).is_ok_and(|count| f64::from(count) >= wanted);
         ensure!(enough, "{kind} {answer}: {count} of {wanted}");
     }
+    let undisturbed = undisturbed_requests(history, &RULES);
+    ensure!(
+        undisturbed >= UNDISTURBED,
+        "{undisturbed} requests of {UNDISTURBED} undisturbed"
+    );
     for word in ["pause", "stop", "kill", "restart", "cool"] {
         let first = history
             .faults

@@ -1,7 +1,8 @@
 //! The members of health that the view does not have: queues, quotas and sessions. They are read as the lists of the gRPC
 //! API are, and told in the contract's shape (`sessions-and-streams.md` §5.4).
 //!
-//! **Bounds:** one page of each list, and [`LIMIT`] for all of them together. **Stance:** health is told without what could
+//! **Bounds:** one page of queues and of pins, what quotas this process knows, all leases that live, and [`LIMIT`] for all of
+//! them together. **Stance:** health is told without what could
 //! not be read by then; it is empty, and named.
 
 use std::cmp::Reverse;

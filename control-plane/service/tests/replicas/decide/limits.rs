@@ -108,7 +108,10 @@ async fn a_silent_store_is_given_up(
     }
     one.hot.freeze();
     let asking = async { one.routing().decide(grant.question()).await };
-    within("the answer", asking).await.unwrap();
+    let answer = within("the answer", asking).await.unwrap().into_inner();
+    if grant == Grant::Probe {
+        assert_eq!(probe_of(&answer), None, "it was not given by the store");
+    }
     assert!(failed_calls(&one, grant.call()) > 0, "it was not asked");
 }
 

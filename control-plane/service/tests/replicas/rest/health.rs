@@ -92,7 +92,7 @@ async fn every_member_of_the_contract_is_there_also_where_nothing_is_known() {
     assert_eq!(refused.fields(), ["legacy"]);
 }
 
-/// One request at a time on `a1`, which the key `holder` may lease; nothing else is at `beta`.
+/// One request at a time on each connection, of which the key `holder` may lease `a2`.
 fn busy() -> config::Document {
     let mut wanted = with_keys();
     wanted.providers[0].class = "apikey".to_owned();

@@ -71,9 +71,10 @@ impl Change {
         (Self::DropRelease, 90),
         (Self::MoveArrival, 90),
         (Self::SwapLease, 90),
-        (Self::LateArrival, 80),
+        (Self::LateArrival, 85),
         (Self::EarlyArrival, 90),
         (Self::LongArrival, 90),
+        // Few requests are so long before the end of their lease, and so far from faults, that these two are wrong of them.
         (Self::DenyRequest, 15),
         (Self::CutRequest, 25),
         (Self::SendAfterRelease, 90),

@@ -11,6 +11,7 @@ const RULES: Rules = Rules {
     cut_late: ms(300),
     noticed_late: ms(50),
     unheard_late: ms(2_000),
+    question: ms(100),
     recovery: ms(400),
     clocks: ms(20),
 };

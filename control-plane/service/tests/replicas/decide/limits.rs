@@ -11,7 +11,7 @@ use tidegate_proto::routing::v1::decide_response::Step;
 
 use crate::fleet::{ALPHA, Fleet, Replica, connection, decide_request, document, provider, within};
 
-use super::half_open;
+use super::{half_open, probe_of};
 
 /// Longer than a test waits for anything.
 const FOR_EVER: Duration = Duration::from_secs(600);

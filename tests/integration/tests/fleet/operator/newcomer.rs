@@ -3,8 +3,8 @@
 use anyhow::{Context as _, Result, ensure};
 use parking_lot::Mutex;
 use serde_json::Value;
-use tidegate_integration::{LIMIT, World};
-use tidegate_test_support::{ADMIN_TOKEN, Process, ProcessBuilder, bin_dir, eventually};
+use tidegate_integration::World;
+use tidegate_test_support::{ADMIN_TOKEN, Process, ProcessBuilder, bin_dir};
 
 use super::manual::{Manual, of_the_readme};
 use super::said;

@@ -4,10 +4,16 @@
 //! and an attribute is one of them. So a span is one buffer, which nobody takes apart again, and a message of many is these
 //! buffers one behind the other ([`message`]). Why it is not the SDK that does this: `docs/adr/0026-spans-are-queued-here.md`.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+mod wire;
+
+use std::time::SystemTime;
 
 use opentelemetry::trace::{SpanContext, SpanKind};
 use opentelemetry_proto::tonic::trace::v1::{SpanFlags, span, status};
+
+use wire::{
+    Wire, len_of_key, len_of_part, len_of_whole, put_bytes, put_key, put_len, put_moment, put_whole,
+};
 
 /// What most spans need.
 const ROOM: usize = 512;
@@ -216,8 +222,6 @@ pub(crate) fn message(resource: &[u8], scope: &[u8], spans: &[Vec<u8>]) -> Vec<u
     bytes
 }
 
-// === Texts ===
-
 /// As much of a text as a span keeps, cut between characters.
 fn cut(text: &str) -> &str {
     if text.len() <= crate::MAX_TEXT {
@@ -225,17 +229,6 @@ fn cut(text: &str) -> &str {
     }
     text.get(..text.floor_char_boundary(crate::MAX_TEXT))
         .unwrap_or_default()
-}
-
-// === The wire format (<https://protobuf.dev/programming-guides/encoding/>) ===
-
-/// How the value of a field is written.
-#[derive(Clone, Copy)]
-enum Wire {
-    Varint = 0,
-    Fixed64 = 1,
-    Len = 2,
-    Fixed32 = 5,
 }
 
 impl Value<'_> {
@@ -269,64 +262,6 @@ fn put_name(to: &mut Vec<u8>, name: &str, value_len: usize) {
     put_len(to, field::ATTRIBUTES, key_part.saturating_add(value_part));
     put_bytes(to, field::KEY, name.as_bytes());
     put_len(to, field::VALUE, value_len);
-}
-
-fn put_moment(to: &mut Vec<u8>, number: u32, at: SystemTime) {
-    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let nanos = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
-    put_key(to, number, Wire::Fixed64);
-    to.extend_from_slice(&nanos.to_le_bytes());
-}
-
-fn put_bytes(to: &mut Vec<u8>, number: u32, bytes: &[u8]) {
-    put_len(to, number, bytes.len());
-    to.extend_from_slice(bytes);
-}
-
-fn put_len(to: &mut Vec<u8>, number: u32, len: usize) {
-    put_key(to, number, Wire::Len);
-    put_varint(to, wide(len));
-}
-
-fn put_whole(to: &mut Vec<u8>, number: u32, value: u64) {
-    put_key(to, number, Wire::Varint);
-    put_varint(to, value);
-}
-
-fn put_key(to: &mut Vec<u8>, number: u32, wire: Wire) {
-    put_varint(to, u64::from(number << 3 | wire as u32));
-}
-
-fn put_varint(to: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        to.push(value.to_le_bytes()[0] | 0x80);
-        value >>= 7;
-    }
-    to.push(value.to_le_bytes()[0]);
-}
-
-/// Bytes of a field with so many.
-fn len_of_part(number: u32, len: usize) -> usize {
-    len_of_key(number)
-        .saturating_add(len_of_varint(wide(len)))
-        .saturating_add(len)
-}
-
-fn len_of_whole(number: u32, value: u64) -> usize {
-    len_of_key(number).saturating_add(len_of_varint(value))
-}
-
-fn len_of_key(number: u32) -> usize {
-    len_of_varint(u64::from(number << 3))
-}
-
-fn len_of_varint(value: u64) -> usize {
-    let bits = u64::BITS.saturating_sub((value | 1).leading_zeros());
-    bits.div_ceil(7) as usize
-}
-
-fn wide(len: usize) -> u64 {
-    u64::try_from(len).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

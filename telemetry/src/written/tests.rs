@@ -1,6 +1,6 @@
 //! What is written is read with the types that are generated from OpenTelemetry's own definitions.
 
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use opentelemetry::trace::{SpanId, TraceFlags, TraceId, TraceState};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;

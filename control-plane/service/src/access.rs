@@ -162,9 +162,9 @@ impl Digests {
     fn is_open(&self, need: Need) -> bool {
         match need {
             Need::Nothing => true,
-            Need::Known => self.is_open(Need::DataPlane) || self.is_open(Need::Read),
             Need::DataPlane => self.data_plane.is_none(),
-            Need::Read | Need::Manage => !self.asks_operators(),
+            // Data planes ask for nothing that needs any token.
+            Need::Known | Need::Read | Need::Manage => !self.asks_operators(),
         }
     }
 
@@ -316,7 +316,7 @@ mod tests {
     #[rstest]
     #[case::no_token_at_all(digests(None, None, None), [true; 5])]
     #[case::data_planes_only(digests(Some("p"), None, None), [true, true, false, true, true])]
-    #[case::operators_only(digests(None, Some("o"), None), [true, true, true, false, false])]
+    #[case::operators_only(digests(None, Some("o"), None), [true, false, true, false, false])]
     #[case::readers_close_changes_too(digests(Some("p"), None, Some("r")), [true, false, false, false, false])]
     #[case::all(digests(Some("p"), Some("o"), Some("r")), [true, false, false, false, false])]
     fn calls_are_open_only_without_a_token_of_their_kind(

@@ -88,9 +88,13 @@ pub(crate) struct Violation {
     pub(crate) what: String,
 }
 
-/// How many requests count for all that is promised of them.
+/// How many requests were served and count for all that is promised of them.
 pub(crate) fn undisturbed_requests(history: &History, rules: &Rules) -> usize {
-    undisturbed(history, rules).len()
+    let requests = undisturbed(history, rules).into_iter();
+    requests
+        .filter_map(|index| history.operations.get(index))
+        .filter(|request| request.answer == Answer::Served)
+        .count()
 }
 
 /// All violations.

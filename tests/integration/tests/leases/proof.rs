@@ -43,8 +43,8 @@ const RULES: Rules = Rules {
 /// How long a process that was killed may take to serve again.
 const READY_LIMIT: Duration = Duration::from_secs(20);
 
-/// So many requests of a run must count for all that is promised of them, however long it is.
-const UNDISTURBED: usize = 10;
+/// So many requests of a run must have been served and count for all that is promised of them, however long it is.
+const UNDISTURBED: usize = 5;
 
 fn setup() -> Setup {
     Setup {
@@ -90,7 +90,7 @@ async fn random_histories_hold_what_leases_promise() -> Result<()> {
         .map(|gap| gap.until.saturating_sub(gap.from))
         .sum();
     let undisturbed = undisturbed_requests(&history, &RULES);
-    writeln!(summary, "send undisturbed: {undisturbed}")?;
+    writeln!(summary, "send served undisturbed: {undisturbed}")?;
     writeln!(
         summary,
         "the upstream did not run: {} times, {asleep:?}",

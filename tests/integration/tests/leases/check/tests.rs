@@ -313,6 +313,9 @@ fn nothing_is_found_in(#[case] story: Story) {
 #[case::sent_beyond_every_horizon(Kind::SentAfterEnd, story()
     .holds(A, (0, 10), "c").release(A, (100, 110), granted(1)).fault(Fault::Restart, (120, 1_200))
     .send(A, 1, (1_110, 1_150), Answer::Served).arrives(A, 1, (1_115, 1_140), "c"))]
+#[case::sent_after_its_release_beyond_a_stall(Kind::SentAfterEnd, story()
+    .holds(A, (0, 10), "c").release(A, (100, 110), granted(1)).asleep((520, 700))
+    .send(A, 1, (500, 800), Answer::Served).arrives(A, 1, (710, 790), "c"))]
 #[case::cut_though_it_held(Kind::CutEarly, story()
     .holds(A, (0, 10), "c").send(A, 1, (20, 500), Answer::Cut).arrives(A, 1, (25, 500), "c").aborted())]
 #[case::cut_with_another_data_plane_paused(Kind::CutEarly, story()
@@ -360,6 +363,8 @@ fn nothing_is_found_in(#[case] story: Story) {
     .holds(A, (0, 10), "c").status(A, (4_980, 4_999), Answer::Over))]
 #[case::a_request_is_denied(Kind::Lost, story()
     .holds(A, (0, 10), "c").send(A, 1, (4_300, 4_390), Answer::Over))]
+#[case::a_request_is_denied_after_more_than_a_question_takes(Kind::Lost, story()
+    .holds(A, (0, 10), "c").send(A, 1, (4_000, 4_390), Answer::Over))]
 #[case::an_acquire_finds_all_taken(Kind::Lost, story()
     .holds(A, (0, 10), "c").acquire(1, (100, 110), Answer::Busy))]
 #[case::an_acquire_gives_another(Kind::Lost, story()

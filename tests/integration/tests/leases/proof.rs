@@ -51,7 +51,7 @@ fn setup() -> Setup {
         connections: CONNECTIONS,
         // So few that requests wait for a permit after they were decided and before their fence; so many that the line
         // is not mostly full.
-        concurrent: &[2, 3],
+        concurrent: &[1, 2],
         models: Request::ALL.map(Request::model).to_vec(),
         settings: json!({
             "leases": {
@@ -154,7 +154,7 @@ fn is_enough(history: &History, time: Duration) -> Result<()> {
         ("send", "cut", 2.0),
         ("dispatch", "answered", 30.0),
         ("dispatch", "aborted", 2.0),
-        ("dispatch", "waited", 5.0),
+        ("dispatch", "waited", 1.0),
         // What one round does: a busy machine comes through little more in a minute.
         ("fault", "pause", 2.0),
         ("fault", "stop", 1.0),

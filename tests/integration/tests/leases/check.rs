@@ -296,7 +296,11 @@ impl Checker<'_> {
             let held = Span::new(operation.span.from, operation.span.until + last_part);
             let lost = denied.into_iter().find(|name| {
                 let bounds = self.leases.get(*name);
-                bounds.is_some_and(|bounds| bounds.holds_throughout(held))
+                bounds.is_some_and(|bounds| match operation.asked {
+                    // What extended the lease in its last part came after the data plane had looked.
+                    Asked::Send { .. } => bounds.was_told_to_hold(held),
+                    _ => bounds.holds_throughout(held),
+                })
             });
             if let Some(name) = lost {
                 self.found(Kind::Lost, format!("{name:?}: {operation:?}"));

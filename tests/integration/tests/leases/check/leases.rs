@@ -12,6 +12,8 @@ pub(super) struct Bounds {
     pub(super) begun: Duration,
     /// When it certainly held: in order, none touches another.
     pub(super) certain: Vec<Span>,
+    /// The same as each answer told it, by itself.
+    told: Vec<Span>,
     /// The last end that any answer allows, were it never released.
     pub(super) latest_expiry: Duration,
     /// An answer said by then that it was over.
@@ -30,6 +32,11 @@ impl Bounds {
 
     pub(super) fn holds_throughout(&self, span: Span) -> bool {
         self.certain.iter().any(|certain| certain.contains(span))
+    }
+
+    /// Also to somebody who knew nothing of what was granted later.
+    pub(super) fn was_told_to_hold(&self, span: Span) -> bool {
+        self.told.iter().any(|told| told.contains(span))
     }
 
     /// Wherever it was seen, there is a row of it, if there are rows of it at all.
@@ -160,6 +167,7 @@ fn bounds(
     let mut bounds = Bounds {
         begun: NEVER,
         certain: Vec::new(),
+        told: Vec::new(),
         latest_expiry: Duration::ZERO,
         over_by: NEVER,
         connections: BTreeSet::new(),
@@ -218,11 +226,11 @@ fn bounds(
             let doubted = doubts.map(|doubt| doubt.from).min().unwrap_or(NEVER);
             let end = least_end.min(doubted);
             if answered < end {
-                bounds.certain.push(Span::new(answered, end));
+                bounds.told.push(Span::new(answered, end));
             }
         }
     }
-    bounds.certain = merged(bounds.certain);
+    bounds.certain = merged(bounds.told.clone());
     bounds
 }
 

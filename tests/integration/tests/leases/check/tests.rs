@@ -236,6 +236,8 @@ const B: (u8, u64) = (2, 1);
 #[case::sent_while_the_machine_stood_still(story()
     .holds(A, (0, 10), "c").release(A, (100, 110), granted(1)).asleep((120, 300))
     .send(A, 1, (150, 400), Answer::Served).arrives(A, 1, (310, 390), "c"))]
+#[case::denied_in_the_last_part_of_a_lease_that_was_extended_then(story()
+    .holds(A, (0, 10), "c").send(A, 1, (4_500, 4_550), Answer::Over).renew(A, (4_600, 4_610), granted(1)))]
 #[case::cut_with_the_authority_away(story()
     .holds(A, (0, 10), "c").fault(Fault::Stop { replica: 1 }, (100, 600)).send(A, 1, (900, 950), Answer::Cut))]
 #[case::cut_by_a_data_plane_that_had_stood_still(story()
